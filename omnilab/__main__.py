@@ -1,0 +1,7 @@
+"""`python -m omnilab NAME`."""
+
+import sys
+
+from omnilab.cli import main
+
+sys.exit(main())

@@ -1,0 +1,145 @@
+"""`python -m omnilab.ablate`: which toggle pays, on this workload and machine, and is the output still the same?"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import cloudpickle
+import typer
+from rich.console import Console
+
+from omnilab.command import run_typer
+from omnilab.errors import BadInput
+from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.plan import EXPERIMENTS, Plan
+from omnilab.experiment.progress import progress_to_stderr
+from omnilab.experiment.results import check_folder, strict_json
+from omnilab.workload import Workload
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def ablate(
+    experiment: Annotated[str | None, typer.Argument(help="file; default experiments/quick.py")] = None,
+    model: Annotated[str | None, typer.Option(help="size name, folder or hub id")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0")] = None,
+    toggles: Annotated[str | None, typer.Option(help="names with commas between; replaces the file's variants")] = None,
+    design: Annotated[str | None, typer.Option(help="one-at-a-time, leave-one-out, factorial or ladder")] = None,
+    base: Annotated[str | None, typer.Option(help="named recipe that toggles are put on")] = None,
+    input_len: Annotated[int | None, typer.Option(help="random prompt tokens a request")] = None,
+    output_len: Annotated[int | None, typer.Option(help="text tokens a request")] = None,
+    frames: Annotated[int | None, typer.Option(help="audio frames a request; default 2.94 a text token")] = None,
+    num_prompts: Annotated[int | None, typer.Option(help="requests a trial")] = None,
+    max_concurrency: Annotated[int | None, typer.Option(help="requests in flight")] = None,
+    blocks: Annotated[int | None, typer.Option(help="fresh sets of stage processes; 5 or more for a verdict")] = None,
+    out: Annotated[Path | None, typer.Option(help="new run folder; default runs/NAME-TIME")] = None,
+    seed: Annotated[int | None, typer.Option(help="of orders and requests")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, start nothing, write nothing")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON on standard output")] = False,
+) -> int:
+    """Measure toggles one at a time or together; what is not given here comes from the experiment's file.
+
+    Exit: 0 done, 1 a trial or the output gate failed, 2 bad input (nothing started), 130 interrupted.
+    """
+    ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / "quick.py")
+    named = {"model": model, "device": device, "base": base, "blocks": blocks, "seed": seed, "design": design}
+    changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if toggles is not None:
+        changes["toggles"] = tuple(name.strip() for name in toggles.split(",") if name.strip())
+    if toggles is not None or design is not None:
+        changes["variants"] = None
+    lengths = {
+        "num_prompts": num_prompts, "input_len": input_len, "output_len": output_len, "frames": frames,
+        "max_concurrency": max_concurrency,
+    }  # fmt: skip
+    if any(value is not None for value in lengths.values()):
+        changes["workload"] = resized(ours.workload, lengths)
+    ours = replace(ours, **changes)
+    if dry_run:
+        return _print_plan(ours.plan(), out, as_json)
+    report = ours.run(out=out, progress=progress_to_stderr())
+    if as_json:
+        print(strict_json(report.to_dict(), indent=1))
+    else:
+        report.print()
+    return 1 if report.failed else 0
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Return the EXPERIMENT of a file; BadInput says what is wrong and at which line."""
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in EXPERIMENTS.glob("*.py"))) or "none"
+        raise BadInput(f"{path}: no such experiment file; in {EXPERIMENTS} there are: {known}")
+    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{path}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    cloudpickle.register_pickle_by_value(module)  # the stage processes cannot import the file: its toggles travel whole
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(f"{path}, line {_line_of(error, path)}: {type(error).__name__}: {error}") from error
+    found = getattr(module, "EXPERIMENT", None)
+    if not isinstance(found, Experiment):
+        raise BadInput(f"{path}: must define EXPERIMENT = Experiment(...), has {type(found).__name__}")
+    return found
+
+
+def resized(workload: Workload, lengths: dict[str, int | None]) -> Workload:
+    """Return a random workload of the given lengths, the rest as the first request's; BadInput where there are none."""
+    first = workload.requests[0]
+    if first.prompt.random_tokens is None:
+        raise BadInput("the experiment's requests are not random: change their lengths in its file")
+    frames = lengths["frames"]
+    if frames is None and lengths["output_len"] is None:
+        frames = first.sampling.max_frames
+    given = {name: value for name, value in lengths.items() if value is not None and name != "frames"}
+    kept = {
+        "num_prompts": len(workload.requests),
+        "input_len": first.prompt.random_tokens,
+        "output_len": first.sampling.max_text_tokens,
+        "max_concurrency": workload.arrivals.max_concurrency or len(workload.requests),
+        "temperature": first.sampling.temperature,
+        "seed": workload.seed,
+    }
+    return Workload.random(**{**kept, **given}, frames=frames)
+
+
+def _print_plan(plan: Plan, out: Path | None, as_json: bool) -> int:
+    if out is not None:
+        check_folder(out)
+    if as_json:
+        print(strict_json(plan.to_dict(), indent=1))
+        return 0
+    console, counts = Console(soft_wrap=True, highlight=False, markup=False), plan.counts()
+    console.print(f"{plan.experiment.name} on {plan.experiment.model}, base {plan.baseline}")
+    console.print(f"{counts['trial']} trials in {counts['open']} blocks, {counts['gate']} gate trials before them")
+    for variant in plan.variants:
+        names = ", ".join(toggle.name for toggle in variant.toggles) or "no toggle"
+        console.print(f"- {variant.name}: {names}; against {variant.against or 'itself (A/A)'}")
+    for block, order in enumerate(plan.orders):
+        console.print(f"block {block + 1}, seed {plan.workloads[block].seed}: {' | '.join(order)}")
+    return 0
+
+
+def _line_of(error: BaseException, path: Path) -> int | str:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno or "?"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return lines[-1] if lines and lines[-1] else "?"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    return run_typer(app, argv, "ablate")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""`omnilab NAME` is `python -m omnilab.NAME`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+COMMANDS = {
+    "ablate": "which optimization pays on this workload and machine, and is the output still the same",
+    "models": "write a named size as a Hugging Face folder",
+    "check": "what this machine can run, and what to install",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the named command with the rest of the arguments; return its exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(_version())
+        return 0
+    if arguments[0] not in COMMANDS:
+        print(f"omnilab: no command {arguments[0]!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    return importlib.import_module(f"omnilab.{arguments[0]}").main(arguments[1:])
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(["omnilab NAME [arguments]; NAME --help says more", "", *lines])
+
+
+def _version() -> str:
+    try:
+        return f"omnilab {version('omnilab')}"
+    except PackageNotFoundError:
+        return "omnilab, from a source folder that is not installed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A stage: scheduler, runner, sender, receiver, and the loop that joins them."""

@@ -1,0 +1,122 @@
+"""A stage in a process of its own: `python -m omnilab.engine.stage_process FD BELL_FD ...`, started by the pipeline.
+
+The control socket brings commands and takes events. The process ends when it closes, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from omnilab.engine import messages as m
+from omnilab.engine.spec import StageSpec
+from omnilab.engine.stage import Stage
+from omnilab.engine.threads import LoopThreads
+from omnilab.engine.worker import quiet_start, receive
+from omnilab.errors import StageFailed
+from omnilab.recipe import Recipe
+from omnilab.transfer.connector import Connector, SharedMemoryConnector
+from omnilab.transfer.doorbell import Doorbell
+
+START_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First message: what the stage is. Edges are given by their folder and the descriptor of their bell."""
+
+    spec: StageSpec
+    recipe: Recipe
+    inward: tuple[str, int] | None
+    outward: tuple[str, int] | None
+
+
+class StageProcess:
+    """Commands in, events out."""
+
+    def __init__(self, connection: Connection, start: Start) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._stage = Stage(
+            start.spec,
+            start.recipe,
+            inward=_edge(start.inward),
+            outward=_edge(start.outward),
+            emit=self._send,
+            own_process=True,
+        )
+        self._stage.ask(m.Describe(), within_s=START_WITHIN_S)  # the runner has loaded its weights
+        self._threads = LoopThreads(self._stage)
+
+    def run(self) -> None:
+        """Serve until the pipeline closes the control socket or says so."""
+        self._threads.start()
+        self._send(m.Reply("ready"))
+        with suppress(EOFError, OSError):
+            while not isinstance(command := self._connection.recv(), m.Close):
+                self._take(command)
+        self._threads.stop()
+        self._stage.close()
+
+    def _take(self, command: Any) -> None:
+        if isinstance(command, m.Configure):
+            self._send(m.Reply(self._configure(command)))
+            return
+        self._stage.engine.commands.append(command)
+        self._stage.bell.ring()
+
+    def _configure(self, command: m.Configure) -> Any:
+        self._threads.stop()
+        try:
+            self._stage.configure(cloudpickle.loads(command.recipe))
+        except Exception as error:
+            return StageFailed(f"{self._stage.spec.stage}: cannot take this recipe: {error}")
+        self._threads = LoopThreads(self._stage)
+        self._threads.start()
+        return "configured"
+
+    def _send(self, event: Any) -> None:
+        data = cloudpickle.dumps(event)
+        with self._sending, suppress(OSError):  # a pipeline that has gone reads no events
+            self._connection.send_bytes(data)
+
+
+def _edge(edge: tuple[str, int] | None) -> Connector | None:
+    return SharedMemoryConnector(Path(edge[0]), Doorbell.adopt(edge[1])) if edge else None
+
+
+def main() -> int:
+    """Run the stage that the control socket describes."""
+    quiet_start()
+    with Connection(int(sys.argv[1])) as connection:
+        start: Start = receive(connection, within_s=60)
+        _limit_threads()
+        try:
+            process = StageProcess(connection, start)
+        except Exception as error:
+            stage = start.spec.stage
+            failure = StageFailed(f"{stage}: did not start: {error}\n{traceback.format_exc()}", stage=stage)
+            with suppress(OSError):
+                connection.send_bytes(cloudpickle.dumps(m.Failed(None, failure)))
+            return 1
+        process.run()
+    return 0
+
+
+def _limit_threads() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,187 @@
+"""Where a runner lives: in a process of its own behind a socket, or in place. Run as `python -m omnilab.engine.worker FD`.
+
+The worker ends when its socket does, so it never outlives its engine, however that ended.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections import deque
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from omnilab.engine.spec import StageSpec
+from omnilab.recipe import Recipe
+from omnilab.record import recording, span
+from omnilab.seams import Channel, Runner
+
+CLOSE_WITHIN_S = 5.0
+
+
+class StageRunnerFactory:
+    """Makes a stage's runner where `worker_link` wants it. Satisfies seams.RunnerFactory."""
+
+    def __init__(self, spec: StageSpec, recipe: Recipe, *, own_process: bool) -> None:
+        self._spec, self._recipe, self._own_process = spec, recipe, own_process
+
+    def build(self) -> Runner:
+        """Make the runner in this process."""
+        return self._spec.make_runner(self._spec, self._recipe)
+
+    def spawn(self) -> Channel:
+        """Make it in a process of its own; where the topology has but one process, in place behind pickled bytes."""
+        if self._own_process:
+            return ProcessChannel(self._spec, self._recipe)
+        return InPlaceChannel(self.build())
+
+
+class InPlaceChannel:
+    """A runner in this thread that still sees nothing but bytes."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._answers: deque[bytes] = deque()
+
+    def send_bytes(self, data: bytes) -> None:
+        """Answer at once."""
+        self._answers.append(answer(self._runner, data))
+
+    def recv_bytes(self) -> bytes:
+        """Take the next answer."""
+        return self._answers.popleft()
+
+    def poll(self) -> bool:
+        """Is there an answer?"""
+        return bool(self._answers)
+
+    def fileno(self) -> int | None:
+        """None: nothing to wait for."""
+        return None
+
+    def close(self) -> None:
+        """End the runner."""
+        self._runner.close()
+
+
+class ProcessChannel:
+    """A runner in a process of its own, started by `python -m`: nothing is forked, nobody's main module is imported."""
+
+    def __init__(self, spec: StageSpec, recipe: Recipe) -> None:
+        here, there = socket.socketpair()
+        with there:
+            self._process = start_process("omnilab.engine.worker", there.fileno())
+        self._connection = Connection(here.detach())
+        self._connection.send_bytes(cloudpickle.dumps((spec, recipe)))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send a message; OSError when the worker has ended."""
+        self._connection.send_bytes(data)
+
+    def recv_bytes(self) -> bytes:
+        """Take the next answer; EOFError when the worker has ended."""
+        return self._connection.recv_bytes()
+
+    def poll(self) -> bool:
+        """Is an answer, or the worker's end, there?"""
+        return self._connection.poll()
+
+    def fileno(self) -> int | None:
+        """The socket."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Close the socket, which ends the worker; kill it if it does not."""
+        self._connection.close()
+        end_process(self._process)
+
+
+def start_process(module: str, fd: int, *more_fds: int) -> subprocess.Popen[bytes]:
+    """Start `python -m module fd ...`, which inherits just these descriptors. Its stdout is discarded, stderr kept."""
+    fds = (fd, *more_fds)
+    environment = {**os.environ, "OMNILAB_PARENT": str(os.getpid()), "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-m", module, *map(str, fds)]
+    return subprocess.Popen(command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def end_process(process: subprocess.Popen[bytes], within_s: float = CLOSE_WITHIN_S) -> None:
+    """Wait for a process that has been told to end; kill it after `within_s`."""
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def answer(runner: Runner, data: bytes) -> bytes:
+    """Unpickle a message, call the runner, pickle its answer. An exception is an answer too."""
+    try:
+        with recording(runner.recorder):  # pyright: ignore[reportAttributeAccessIssue]
+            with span("unpickle"):
+                message = pickle.loads(data)
+            result = runner.call(message)
+            with span("pickle"):
+                return pickle.dumps(result, protocol=5)
+    except Exception as error:
+        return pickle.dumps(RuntimeError(f"{error!r}\n{traceback.format_exc()}"), protocol=5)
+
+
+def receive(connection: Connection, within_s: float) -> Any:
+    """Unpickle one message; TimeoutError when none comes, EOFError when the peer has ended."""
+    if not select.select([connection], [], [], within_s)[0]:
+        raise TimeoutError(f"no message within {within_s:g} s")
+    return cloudpickle.loads(connection.recv_bytes())
+
+
+def quiet_start() -> None:
+    """What every stage process does first: leave Ctrl-C to the parent, end with it, keep transformers quiet."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def main() -> int:
+    """Serve a runner over the socket named on the command line until it closes."""
+    quiet_start()
+    with Connection(int(sys.argv[1])) as connection:
+        spec, recipe = receive(connection, within_s=60)
+        _limit_threads(spec.num_threads)
+        try:
+            runner = spec.make_runner(spec, recipe)
+        except Exception as error:
+            return _serve_failure(connection, error)
+        with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            while True:
+                connection.send_bytes(answer(runner, connection.recv_bytes()))
+    return 0
+
+
+def _serve_failure(connection: Connection, error: Exception) -> int:
+    """Answer the first message with why there is no runner."""
+    text = f"{error!r}\n{''.join(traceback.format_exception(error))}"
+    with suppress(EOFError, OSError):
+        connection.recv_bytes()
+        connection.send_bytes(pickle.dumps(RuntimeError(text), protocol=5))
+        time.sleep(0.1)
+    return 1
+
+
+def _limit_threads(num_threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(num_threads)
+    torch.set_grad_enabled(False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

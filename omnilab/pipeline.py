@@ -1,0 +1,327 @@
+"""Thinker -> Talker -> Code2Wav, wired: open it, speak, stream, run a workload, rewire it with another recipe."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from omnilab import recipes
+from omnilab.engine import messages as m
+from omnilab.engine.spec import STAGES, MakeRunner, StageSpec, network_runner
+from omnilab.engine.topology import ProcessStages, SteppedStages, Topology
+from omnilab.engine.tracker import Tracked, Tracker
+from omnilab.errors import Aborted, BadInput, Timeout
+from omnilab.intake import Intake
+from omnilab.prompt import Prompt, Sampling
+from omnilab.recipe import Recipe
+from omnilab.record import Recording
+from omnilab.speech import AudioChunk, Event, Finished, Speech, TextDelta
+from omnilab.trial import RequestRecord, Trial
+from omnilab.workload import Workload
+
+TOPOLOGIES = ("processes", "inline", "interleaved")
+CONNECTORS = ("shared_memory", "memory")
+
+
+class Pipeline:
+    """Three stages. Use `Pipeline.open(...)`, and `with`, or `close()`: processes and shared memory end with it."""
+
+    def __init__(self, intake: Intake, topology: Callable[[Any], Topology], *, timeout_s: float, seed: int) -> None:
+        """Wire an intake and a topology together; `open` is what users call."""
+        self._intake, self._timeout_s, self._seed = intake, timeout_s, seed
+        self._ids = itertools.count()
+        self._tracker = Tracker(lambda stage, command: self._topology.send(stage, command))
+        self._topology = topology(self._tracker.on_event)
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path = "thin",
+        *,
+        recipe: Recipe = recipes.AFTER_1378,
+        device: str | Mapping[str, str] = "auto",
+        dtype: str | None = None,
+        topology: str = "processes",
+        connector: str = "shared_memory",
+        interleave_seed: int = 0,
+        max_num_seqs: int = 8,
+        max_model_len: int | None = None,
+        max_num_batched_tokens: int = 32768,
+        codec_chunk_frames: int = 25,
+        codec_left_context_frames: int = 25,
+        timeout_s: float = 60,
+        seed: int = 0,
+        edge_dtype: str = "bfloat16",
+        make_runner: MakeRunner = network_runner,
+    ) -> Pipeline:
+        """Open a size ("tiny", "parity", "thin", "full"), a Qwen3-Omni-MoE folder or a hub id.
+
+        `device` may be a dict by stage; "auto" is cuda where there is one. `dtype` None is float32 on a CPU and bfloat16
+        elsewhere. `max_num_batched_tokens` bounds the tokens of a step: longer prompts are prefilled in parts.
+        `timeout_s` bounds every wait. Raises BadInput (ModelNotFound) before any stage starts, StageFailed when one does
+        not start.
+        """
+        _check_sizes(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            codec_chunk_frames=codec_chunk_frames,
+        )
+        if codec_left_context_frames < 0 or timeout_s <= 0:
+            raise BadInput("codec_left_context_frames must not be negative and timeout_s must be positive")
+        _check_one_of("topology", topology, TOPOLOGIES)
+        _check_one_of("connector", connector, CONNECTORS)
+        if topology == "processes" and connector == "memory":
+            raise BadInput("the memory connector joins stages of one process: take topology='inline' or shared_memory")
+        intake = Intake.of(model, max_model_len)
+        specs = {
+            stage: StageSpec(
+                stage=stage,
+                make_runner=make_runner,
+                model=str(intake.folder),
+                device=_device(device, stage),
+                dtype=dtype,
+                edge_dtype=edge_dtype,
+                max_num_seqs=max_num_seqs,
+                max_model_len=intake.max_model_len,
+                max_num_batched_tokens=max_num_batched_tokens,
+                codec_chunk_frames=codec_chunk_frames,
+                codec_left_context_frames=codec_left_context_frames,
+                timeout_s=timeout_s,
+                seed=seed,
+            )
+            for stage in STAGES
+        }
+
+        def start(on_event: Callable[[str, Any], None]) -> Topology:
+            if topology == "processes":
+                return ProcessStages(specs, recipe, on_event)
+            order = interleave_seed if topology == "interleaved" else None
+            shared = connector == "shared_memory"
+            return SteppedStages(specs, recipe, on_event, shared_memory=shared, interleave_seed=order)
+
+        return cls(intake, start, timeout_s=timeout_s, seed=seed)
+
+    def speak(self, prompt: str | Prompt, **sampling: Any) -> Speech:
+        """Answer a prompt; keywords are those of Sampling. Raises what ended the request."""
+        return self._finished(self._submit(_prompt(prompt), Sampling(**sampling)))
+
+    def stream(self, prompt: str | Prompt, **sampling: Any) -> Iterator[Event]:
+        """Yield TextDelta and AudioChunk as they come, then Finished. Leaving the loop early aborts the request.
+
+        The request starts with the call, not with the first `next`.
+        """
+        return self._events(self._submit(_prompt(prompt), Sampling(**sampling)))
+
+    def run(self, workload: Workload) -> Trial:
+        """Run a workload and measure it. Requests that fail are rows with an error, not exceptions."""
+        items = [self._prepare(item.prompt, item.sampling, index) for index, item in enumerate(workload.requests)]
+        self._settle()
+        self._topology.ask(m.Collect())  # what came before is not this trial's
+        cpu_before = self._topology.cpu_seconds()
+        started = time.monotonic()
+        due = workload.arrivals.start_times(len(items), workload.seed)
+        self._run_all(items, due, workload.arrivals.max_concurrency or len(items), started)
+        wall_s = time.monotonic() - started
+        self._settle()
+        cpu_after = self._topology.cpu_seconds()
+        recordings = self._recordings()
+        occupants = self.occupants() if self._tracker.failure is None else {}
+        return Trial(
+            [tracked.record for tracked in items],
+            [row for recording in recordings for row in recording.spans],
+            [row for recording in recordings for row in recording.counters],
+            spans_lost=sum(recording.spans_lost for recording in recordings),
+            wall_s=wall_s,
+            cpu_s={stage: after - cpu_before.get(stage, 0.0) for stage, after in cpu_after.items()},
+            occupants=occupants,
+            sample_rate=self._intake.sample_rate,
+        )
+
+    def apply(self, recipe: Recipe) -> None:
+        """Rewire with another recipe; weights stay loaded, unless `worker_link` changes. Waits for running requests."""
+        self._settle()
+        self._topology.apply(recipe)
+
+    def occupants(self) -> dict[str, dict[str, str]]:
+        """Ask every stage, engine and runner, what fills its seams: stage -> seam -> name and source hash."""
+        self._settle()
+        return {stage: answer.occupants for stage, answer in self._topology.ask(m.Describe()).items()}
+
+    def tables(self) -> dict[str, int]:
+        """Count the entries of every per-request table; all are 0 when no request is live."""
+        answers = self._topology.ask(m.Describe())
+        tables = {name: count for answer in answers.values() for name, count in answer.tables.items()}
+        return {"pipeline": self._tracker.entries(), **tables}
+
+    async def aspeak(self, prompt: str | Prompt, **sampling: Any) -> Speech:
+        """`speak` without blocking the event loop; cancelling aborts the request."""
+        async for event in self.astream(prompt, **sampling):
+            if isinstance(event, Finished):
+                return event.speech
+        raise Aborted("the stream ended without its end")
+
+    async def astream(self, prompt: str | Prompt, **sampling: Any) -> AsyncIterator[Event]:
+        """`stream` without blocking the event loop; leaving the loop early aborts the request."""
+        events = await asyncio.to_thread(self.stream, prompt, **sampling)
+        try:
+            while (event := await asyncio.to_thread(next, events, None)) is not None:
+                yield event
+        finally:
+            await asyncio.shield(asyncio.to_thread(_close, events))
+
+    async def arun(self, workload: Workload) -> Trial:
+        """`run` without blocking the event loop."""
+        return await asyncio.to_thread(self.run, workload)
+
+    def close(self) -> None:
+        """End the stages; running requests are given up."""
+        self._topology.close()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _prepare(self, prompt: Prompt, sampling: Sampling, index: int | None = None) -> Tracked:
+        ordinal = next(self._ids)
+        request_id = f"request-{ordinal}"
+        seed, key = (sampling.seed, "") if sampling.seed is not None else (self._seed, str(index or ordinal))
+        requests, num_tokens = self._intake.stage_requests(request_id, prompt, sampling, seed, key)
+        record = RequestRecord(index=index or 0, request_id=request_id, start_s=0.0, input_tokens=num_tokens)
+        return Tracked(record, requests, self._intake.sample_rate, started=time.monotonic())
+
+    def _submit(self, prompt: Prompt, sampling: Sampling) -> Tracked:
+        tracked = self._prepare(prompt, sampling)
+        self._tracker.start(tracked)
+        return tracked
+
+    def _run_all(self, items: list[Tracked], due: list[float], most: int, started: float) -> None:
+        queued = list(zip(items, due, strict=True))[::-1]
+        running: list[Tracked] = []
+        try:
+            while queued or running:
+                running = [tracked for tracked in running if not tracked.done]
+                now = time.monotonic() - started
+                while queued and len(running) < most and queued[-1][1] <= now:
+                    tracked, _ = queued.pop()
+                    tracked.record.start_s = time.monotonic() - started
+                    self._start_or_fail(tracked)
+                    running.append(tracked)
+                if running or queued:
+                    self._advance(queued[-1][1] + started if queued and len(running) < most else None)
+        except BaseException:
+            for tracked in running:
+                self._tracker.end(tracked, Aborted(f"the trial was interrupted (request {tracked.request_id})"))
+            raise
+
+    def _start_or_fail(self, tracked: Tracked) -> None:
+        try:
+            self._tracker.start(tracked)
+        except Exception as error:
+            tracked.record.error, tracked.done = str(error), True
+
+    def _finished(self, tracked: Tracked) -> Speech:
+        for event in self._events(tracked):
+            if isinstance(event, Finished):
+                return event.speech
+        raise Aborted("the request was given up", request=tracked.request_id)
+
+    def _events(self, tracked: Tracked) -> Iterator[Event]:
+        text = self._intake.text_stream()
+        said: list[str] = []
+        try:
+            while True:
+                done = tracked.done  # before the news: what comes with the end is not missed
+                while tracked.news:
+                    news = tracked.news.popleft()
+                    if isinstance(news, m.Tokens):
+                        said.append(text.push(news.token_ids))
+                        yield TextDelta(said[-1], news.token_ids)
+                    else:
+                        yield AudioChunk(news.samples, self._intake.sample_rate)
+                if done:
+                    break
+                self._advance(None)
+            if tracked.error is not None:
+                raise tracked.error
+            if rest := text.flush():
+                said.append(rest)
+                yield TextDelta(rest, [])
+            yield Finished(self._speech(tracked, "".join(said)))
+        finally:
+            request = tracked.request_id
+            self._tracker.end(tracked, Aborted(f"the caller gave the request up (request {request})", request=request))
+
+    def _speech(self, tracked: Tracked, text: str) -> Speech:
+        record = tracked.record
+        assert record.codes is not None and record.audio is not None and record.finish_reason is not None
+        return Speech(
+            text, record.token_ids, record.codes, record.audio, self._intake.sample_rate, record.finish_reason
+        )
+
+    def _advance(self, until: float | None) -> None:
+        """Let the stages go on for a moment; give up when none of them has said anything for too long.
+
+        The receivers' own deadlines are shorter and name the stage: this one is for a stage that hangs.
+        """
+        limit = self._tracker.last_event + 1.5 * self._timeout_s + 1
+        now = time.monotonic()
+        if now > limit and until is None:
+            raise Timeout(f"no stage has said anything for {now - self._tracker.last_event:.0f} s: is one stuck?")
+        self._topology.advance(min(now + 0.1, until or limit))
+
+    def _settle(self) -> None:
+        """Wait until every stage has let go of every request."""
+        deadline = time.monotonic() + self._timeout_s
+        while not self._tracker.quiet:
+            if time.monotonic() > deadline:
+                raise Timeout(f"requests are still running after {self._timeout_s:g} s: wait for them, or abort them")
+            self._topology.advance(time.monotonic() + 0.05)
+
+    def _recordings(self) -> list[Recording]:
+        if self._tracker.failure is not None:
+            return []
+        return [recording for part in self._topology.ask(m.Collect()).values() for recording in part]
+
+
+def _prompt(prompt: str | Prompt) -> Prompt:
+    return Prompt(text=prompt) if isinstance(prompt, str) else prompt
+
+
+def _close(events: Iterator[Event]) -> None:
+    events.close()  # pyright: ignore[reportAttributeAccessIssue] - a generator
+
+
+def _device(device: str | Mapping[str, str], stage: str) -> str:
+    if not isinstance(device, str):
+        if unknown := set(device) - set(STAGES):
+            raise BadInput(f"device: no stage is named {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
+        return _device(device.get(stage, "auto"), stage)
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise BadInput(f"device {device!r}: {str(error).splitlines()[0]}") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput(f"device {device!r}: torch sees no GPU here; use device='cpu'")
+    return device
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def _check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise BadInput(f"{name} {value!r} is unknown: use one of {', '.join(known)}")
