@@ -139,7 +139,7 @@ class TalkerScheduler(Scheduler):
             self._end(live, "length")
         if not live.finished:
             return TalkerRows(output.codes), None
-        codes = np.array(live.codes, dtype=np.int64).reshape(len(live.codes), -1)
+        codes = np.array(live.codes, dtype=np.int64) if live.codes else np.zeros((0, 0), dtype=np.int64)
         return TalkerRows(output.codes), Spoken(live.request_id, codes, live.finish_reason)
 
     def _blocked(self, live: Live) -> bool:

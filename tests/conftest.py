@@ -1,0 +1,36 @@
+"""For every test: one torch thread, a model cache of the session's own, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Write the named sizes once a session, not into the user's cache; child processes see it too."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        root = tmp_path_factory.mktemp("models")
+        patch.setenv("OMNILAB_CACHE", str(root))
+        patch.setenv("TRANSFORMERS_VERBOSITY", "error")
+        yield root
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fail when a test leaves a process, a file in shared memory or a temporary file behind."""
+    before = leftovers()
+    yield
+    assert leftovers() == before
+
+
+def leftovers() -> tuple[set[str], set[int]]:
+    """Return this user's omnilab folders in shared memory and this process's children."""
+    shared = {path.name for path in Path("/dev/shm").glob("omnilab-*")}
+    return shared, {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
