@@ -13,7 +13,7 @@ from omnilab.errors import RequestFailed, StageFailed, Timeout
 from omnilab.record import Recorder, count, recording, span
 from omnilab.seams import Accumulate, Payload
 from omnilab.transfer.connector import Connector
-from omnilab.transfer.encoding import decode
+from omnilab.transfer.encoding import Buffer, decode
 
 
 @dataclass(slots=True, eq=False)
@@ -84,29 +84,23 @@ class Receiver:
         return len(self._pending) + len(self._arrived)
 
     def _receive(self, inlet: Inlet) -> bool:
+        started = time.monotonic_ns()
         try:
-            chunk = self._get(inlet)
+            buffer = self._connector.get(inlet.request_id, inlet.next_chunk_id)
         except Exception as error:  # a transport may fail once: tried again until the deadline
-            inlet.last_error, chunk = error, None
-        if chunk is None:
+            inlet.last_error, buffer = error, None
+        if buffer is None:
             return self._expired(inlet)
         try:
-            self._take_in(inlet, chunk)
-        except Exception as error:
-            self._fail(inlet, StageFailed, f"could not accumulate chunk {inlet.next_chunk_id}: {error!r}")
+            self._take_in(inlet, buffer, started)
+        except Exception as error:  # the chunk is consumed: it cannot come again
+            self._fail(inlet, StageFailed, f"could not take chunk {inlet.next_chunk_id} in: {error!r}")
         return True
 
-    def _get(self, inlet: Inlet) -> Payload | None:
-        started = time.monotonic_ns()
-        buffer = self._connector.get(inlet.request_id, inlet.next_chunk_id)
-        if buffer is None:
-            return None
+    def _take_in(self, inlet: Inlet, buffer: Buffer, started_ns: int) -> None:
         chunk = decode(buffer)
-        self._recorder.add("get", started, time.monotonic_ns(), inlet.request_id, inlet.next_chunk_id)
+        self._recorder.add("get", started_ns, time.monotonic_ns(), inlet.request_id, inlet.next_chunk_id)
         count("chunks_received")
-        return chunk
-
-    def _take_in(self, inlet: Inlet, chunk: Payload) -> None:
         with span("accumulate", inlet.request_id, inlet.next_chunk_id):
             held = self._accumulate(inlet.held, chunk)
         _count_copies(held, chunk)

@@ -1,0 +1,218 @@
+"""Stages in processes of their own: toggles in force there, failures, aborts, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from omnilab import errors, recipes
+from omnilab.pipeline import Pipeline
+from omnilab.prompt import Prompt, Sampling
+from omnilab.recipe import recipe_with
+from omnilab.seams import Payload
+from omnilab.speech import Speech
+from omnilab.toggle import Toggle
+from omnilab.toggles import TOGGLES
+from omnilab.toggles.shallow_merge import merge_elementwise
+from omnilab.workload import WorkItem, Workload, closed
+from tests.conftest import leftovers
+
+STAGES = ("thinker", "talker", "code2wav")
+SAY: dict[str, Any] = {"max_text_tokens": 6, "max_frames": 30, "seed": 9, "ignore_eos": True}
+TONE = (np.sin(np.arange(8000) / 9).astype(np.float32) * 0.3, 16_000)
+HEAR = Prompt(text="What do you hear?", audio=TONE)
+
+
+def tiny(**settings: Any) -> Pipeline:
+    """Open `tiny` in processes."""
+    return Pipeline.open("tiny", **{"recipe": recipes.BEFORE_1378, "timeout_s": 30} | settings)
+
+
+def parts(speech: Speech) -> list[Any]:
+    """Everything two equal answers share, as plain values."""
+    return [speech.token_ids, speech.codes.tolist(), speech.audio.tolist(), speech.finish_reason]
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Iterator[Pipeline]:
+    """One set of processes for tests that leave it quiet; when it closes nothing is left."""
+    before = leftovers()
+    with tiny() as pipeline:
+        yield pipeline
+    assert leftovers() == before
+
+
+@pytest.fixture(scope="module")
+def inline_answer() -> Speech:
+    """What the same network says inline, under the baseline."""
+    with tiny(topology="inline", connector="memory") as pipeline:
+        return pipeline.speak(HEAR, **SAY)
+
+
+def counted(trial: Any) -> dict[tuple[str, str, str], int]:
+    """Counters by stage, thread and name."""
+    table = trial.counters
+    return {(s, t, c): v for s, t, c, v in zip(table.stage, table.thread, table.counter, table.value, strict=True)}
+
+
+MOVES: dict[str, Callable[[dict[Any, int], dict[Any, int]], bool]] = {
+    "async_save": lambda off, on: ("talker", "engine", "chunks_built") in off
+    and off["thinker", "engine", "chunks_built"] == on["thinker", "send", "chunks_built"],
+    "prefill_only_hidden_states": lambda off, on: off["thinker", "send", "hidden_rows_in_later_chunks"] > 0
+    and ("thinker", "send", "hidden_rows_in_later_chunks") not in on
+    and ("thinker", "send", "ids_in_later_chunks") not in on,
+    "idle_skip": lambda off, on: off["code2wav", "runner", "updates_while_idle"] > 0
+    and ("code2wav", "runner", "updates_while_idle") not in on,
+    "shallow_merge": lambda off, on: off["talker", "runner", "elements_visited"] > 0
+    and ("talker", "runner", "elements_visited") not in on,
+}
+
+
+@pytest.mark.parametrize("toggle", TOGGLES, ids=lambda t: t.name)
+def test_each_toggle_on_processes(pipe: Pipeline, inline_answer: Speech, toggle: Toggle[Any]) -> None:
+    """A toggle without effect: each is in force in every process, gives the baseline's output, and moves its counters."""
+    workload = Workload((WorkItem(HEAR, Sampling(**SAY)),), closed(1))
+    recipe = recipe_with(toggle, base=recipes.BEFORE_1378)
+    trials = []
+    for tried in (recipes.BEFORE_1378, recipe):
+        pipe.apply(tried)
+        assert pipe.occupants() == dict.fromkeys(STAGES, tried.occupants())
+        assert parts(pipe.speak(HEAR, **SAY)) == parts(inline_answer)
+        trials.append(pipe.run(workload))
+    assert MOVES[toggle.name](counted(trials[0]), counted(trials[1]))
+    assert set(pipe.tables().values()) == {0}
+
+
+def test_a_toggle_of_ones_own_reaches_every_process(pipe: Pipeline, inline_answer: Speech) -> None:
+    """A toggle typed into a notebook cell is in force in processes that never saw the cell."""
+    cell = textwrap.dedent(
+        """
+        def merge_twice(state, payload):
+            merged = dict(state or {})
+            merged.update(payload)
+            return merged
+        """
+    )
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(cell, scope)
+    mine: Toggle[Any] = Toggle(
+        name="merge_twice", seam="merge", baseline=merge_elementwise, optimized=scope["merge_twice"], claim="none"
+    )
+    recipe = recipe_with(mine, "idle_skip", base=recipes.BEFORE_1378)
+    pipe.apply(recipe)
+    in_force = pipe.occupants()
+    assert in_force == dict.fromkeys(STAGES, recipe.occupants())
+    assert in_force["talker"]["merge"].startswith("merge_twice ")
+    assert parts(pipe.speak(HEAR, **SAY)) == parts(inline_answer)
+
+
+def test_fifty_requests_and_fifty_aborts_leave_nothing(pipe: Pipeline) -> None:
+    """Leaks: normal requests and aborts at any moment leave no entry, no chunk, no file and no process."""
+    before = leftovers()
+    threads = threading.active_count()
+    items = tuple(WorkItem(Prompt(text=f"Say {n}."), Sampling(max_text_tokens=2, max_frames=2)) for n in range(50))
+    trial = pipe.run(Workload(items, closed(8)))
+    assert [record.error for record in trial.records] == [None] * 50
+    for n in range(50):
+        events = pipe.stream(f"Stop {n}.", max_text_tokens=40, max_frames=80, temperature=0)
+        for _ in range(n % 6):
+            next(events)
+        events.close()
+    pipe._settle()
+    assert set(pipe.tables().values()) == {0}
+    assert leftovers() == before and threading.active_count() == threads
+    assert not [path for folder in before[0] for path in Path("/dev/shm", folder).glob("*/*")]
+
+
+def broken_merge(state: Payload | None, payload: Payload) -> Payload:
+    """Fail for prompts that hold the byte for "!"."""
+    if ord("!") in payload.get("prompt_ids", ()):
+        raise ValueError("planted")
+    return merge_elementwise(state, payload)
+
+
+def test_one_requests_failure_ends_that_request_alone(pipe: Pipeline) -> None:
+    """One request takes the others with it: here it ends alone, with a message that names the stage and the request."""
+    broken: Toggle[Any] = Toggle(
+        name="broken", seam="merge", baseline=merge_elementwise, optimized=broken_merge, claim="none"
+    )
+    pipe.apply(recipe_with(broken, base=recipes.BEFORE_1378))
+    texts = ["One.", "Two!", "Three.", "Four."]
+    items = tuple(WorkItem(Prompt(text=text), Sampling(max_text_tokens=3, max_frames=3)) for text in texts)
+    trial = pipe.run(Workload(items, closed(4)))
+    assert [record.error is None for record in trial.records] == [True, False, True, True]
+    error = trial.records[1].error or ""
+    assert "talker" in error and "planted" in error and trial.records[1].request_id in error
+    with pytest.raises(errors.StageFailed, match="planted"):
+        pipe.speak("Again!")
+    assert set(pipe.tables().values()) == {0}
+    pipe.apply(recipes.BEFORE_1378)
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("victim", ["stage", "worker"])
+def test_a_killed_process_ends_its_requests_and_the_pipeline(victim: str) -> None:
+    """Killed in the middle: running requests end within seconds naming the stage, later ones at once, nothing is left."""
+    with tiny(recipe=recipes.AFTER_1378) as pipeline:
+        events = pipeline.stream("Go on and on.", max_text_tokens=400, max_frames=900, ignore_eos=True)
+        next(events)
+        stage = psutil.Process(pipeline._topology.pids()["talker"])  # pyright: ignore[reportAttributeAccessIssue]
+        process = stage if victim == "stage" else stage.children()[0]
+        process.kill()
+        killed = time.monotonic()
+        with pytest.raises(errors.StageFailed, match="talker"):
+            list(events)
+        assert time.monotonic() - killed < 10
+        with pytest.raises(errors.StageFailed, match="open the pipeline again"):
+            pipeline.speak("Hello?")
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_stage_that_cannot_start_says_why() -> None:
+    """A stage that fails while it starts: its reason reaches the caller, and nothing is left."""
+    with pytest.raises(errors.StageFailed, match="no weights today"):
+        tiny(make_runner=no_runner)
+
+
+def no_runner(spec: Any, recipe: Any) -> Any:
+    """Fail as a broken checkpoint would."""
+    raise RuntimeError("no weights today")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_a_pipeline_whose_owner_goes(how: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C, or a killed owner: every stage process ends by itself; the next pipeline sweeps what a kill left."""
+    script = tmp_path / "speak.py"
+    script.write_text(
+        "from omnilab import Pipeline\n"
+        "with Pipeline.open('tiny') as pipe:\n"
+        "    events = pipe.stream('Go on.', max_text_tokens=2000, max_frames=2000, ignore_eos=True)\n"
+        "    next(events); print('speaking', flush=True)\n"
+        "    list(events)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    before = leftovers()
+    owner = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment, stderr=subprocess.PIPE)
+    assert owner.stdout is not None and owner.stdout.readline() == "speaking\n"
+    family = psutil.Process(owner.pid).children(recursive=True)
+    assert len(family) == 6
+    owner.send_signal(how)
+    owner.communicate(timeout=30)
+    gone, alive = psutil.wait_procs(family, timeout=15)
+    assert not alive and len(gone) == 6
+    if how == signal.SIGKILL:
+        with tiny() as pipeline:
+            assert pipeline.speak("Still here.", max_text_tokens=2, max_frames=2).codes.shape == (2, 16)
+    assert leftovers() == before
