@@ -21,7 +21,7 @@ from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
 from omnilab.workload import Workload
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.command()
@@ -76,7 +76,7 @@ def load_experiment(path: Path) -> Experiment:
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in EXPERIMENTS.glob("*.py"))) or "none"
         raise BadInput(f"{path}: no such experiment file; in {EXPERIMENTS} there are: {known}")
-    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path.resolve())
     if spec is None or spec.loader is None:
         raise BadInput(f"{path}: is no Python file")
     module = importlib.util.module_from_spec(spec)
@@ -130,9 +130,10 @@ def _print_plan(plan: Plan, out: Path | None, as_json: bool) -> int:
 
 
 def _line_of(error: BaseException, path: Path) -> int | str:
-    if isinstance(error, SyntaxError) and error.filename == str(path):
+    if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
         return error.lineno or "?"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    name = str(path.resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     return lines[-1] if lines and lines[-1] else "?"
 
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 import sys
 
 import typer
-from click.exceptions import Abort, ClickException, Exit
 
 from omnilab.errors import BadInput, Error
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+# Newer typer carries a click of its own, older ones import click's: this name is the same in both.
+UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def run_typer(app: typer.Typer, argv: list[str] | None, name: str) -> int:
     """Run a typer application; return 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
         status = app(args=argv, prog_name=f"omnilab {name}", standalone_mode=False)
-    except Exit as ended:
-        return ended.exit_code
-    except ClickException as error:
-        return _say(f"omnilab {name}: {error.format_message()}", BAD_INPUT)
+    except typer.Exit as ended:
+        status = ended.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
     except BadInput as error:
         return _say(f"omnilab {name}: {error}", BAD_INPUT)
-    except (KeyboardInterrupt, Abort):
-        return _say(f"omnilab {name}: interrupted; what was finished is kept", INTERRUPTED)
     except Error as error:
         return _say(f"omnilab {name}: {type(error).__name__}: {error}", FAILED)
+    except Exception as error:
+        if not isinstance(error, UsageProblem):
+            raise
+        said = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
+        return _say(f"omnilab {name}: {' '.join(said.split())}", BAD_INPUT)
+    if status == INTERRUPTED:
+        return _say(f"omnilab {name}: interrupted; what was finished is kept", INTERRUPTED)
     return status if isinstance(status, int) else DONE
 
 

@@ -105,7 +105,7 @@ def host_ms_per_step(spans: Iterable[SpanRow], counters: Iterable[CounterRow]) -
 
 
 def host_growth(spans: Iterable[SpanRow]) -> float | None:
-    """Return the Talker's host work per chunk-consuming step, last tenth over first tenth; None below 20 such steps.
+    """Return the Talker's host work per chunk-consuming step, last tenth over first tenth; None below 100 such steps.
 
     A step that consumes a chunk ends its host work with a merge; its work is what HOST_SPANS took since the last one.
     The step of the prefill's chunk, and steps after the one that took the last chunk, are left out.
@@ -119,7 +119,7 @@ def host_growth(spans: Iterable[SpanRow]) -> float | None:
     step = np.searchsorted(merges, [row.end_ns for row in host])  # index of the first merge that ends no earlier
     work = np.bincount(step, [row.end_ns - row.start_ns for row in host], len(merges) + 1)[1 : len(merges)]
     tenth = len(work) // 10
-    return ratio(float(work[-tenth:].mean()), float(work[:tenth].mean())) if tenth >= 2 else None
+    return ratio(float(work[-tenth:].mean()), float(work[:tenth].mean())) if tenth >= 10 else None
 
 
 def audio_s(record: RequestRecord) -> float | None:

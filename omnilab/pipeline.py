@@ -61,10 +61,10 @@ class Pipeline:
     ) -> Pipeline:
         """Open a size ("tiny", "parity", "thin", "full"), a Qwen3-Omni-MoE folder or a hub id.
 
-        `device` may be a dict by stage; "auto" is cuda where there is one. `dtype` None is float32 on a CPU and bfloat16
-        elsewhere. `max_num_batched_tokens` bounds the tokens of a step: longer prompts are prefilled in parts.
-        `timeout_s` bounds every wait. Raises BadInput (ModelNotFound) before any stage starts, StageFailed when one does
-        not start.
+        `device` may be a dict by stage; "auto" is cuda where there is one. `dtype` None is float32 on a CPU and
+        bfloat16 elsewhere. `max_num_batched_tokens` bounds the tokens of a step: longer prompts are prefilled in parts.
+        `timeout_s` bounds every wait. Raises BadInput (ModelNotFound) before any stage starts, StageFailed when one
+        does not start.
         """
         _check_sizes(
             max_num_seqs=max_num_seqs,

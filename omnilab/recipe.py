@@ -61,7 +61,8 @@ def recipe_with(*toggles: Toggle[Any] | str, base: Recipe | None = None) -> Reci
     filled: dict[str, Toggle[Any]] = {}
     for toggle in chosen:
         if toggle.seam not in known:
-            raise ToggleUnavailable(f"{toggle.name}: no seam is named {toggle.seam!r}; there are {', '.join(sorted(known))}")
+            seams_known = ", ".join(sorted(known))
+            raise ToggleUnavailable(f"{toggle.name}: no seam is named {toggle.seam!r}; there are {seams_known}")
         if (other := filled.get(toggle.seam)) is not None:
             raise ToggleConflict(f"{other.name} and {toggle.name} both fill the seam {toggle.seam}: choose one")
         if missing := set(toggle.requires) - {t.name for t in chosen}:

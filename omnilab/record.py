@@ -2,7 +2,7 @@
 
 A loop (engine, sender, receiver, runner) owns one `Recorder`. Code anywhere below writes to the recorder of the loop
 that is stepping on this thread, so that one thread may run many loops (inline) and still tell them apart. Rings are
-preallocated; what wraps around is counted and said. Times are `time.monotonic_ns`, one clock for all processes of a host.
+preallocated; what wraps around is counted and said. Times are `time.monotonic_ns`: one clock for all of a host.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def count(name: str, value: int = 1) -> None:
         recorder.counts[name] += value
 
 
-class span:  # noqa: N801 - reads as a statement: `with span("merge"):`
+class span:
     """Time a block under a name of SPAN_NAMES in the current loop."""
 
     __slots__ = ("chunk", "name", "request", "start")

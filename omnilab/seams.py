@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 # What crosses an edge or a worker link: flat, of tensors on the CPU, lists of ints, ints and bools.
@@ -58,11 +59,19 @@ class Outbox:
 class LiveRequest(Protocol):
     """A request as its engine sees it: it goes on changing after `save` has returned."""
 
-    request_id: str
-    prompt_ids: list[int]  # never changes
     output_ids: list[int]  # only grows
     finished: bool
     outbox: Outbox
+
+    @property
+    def request_id(self) -> str:
+        """Id, unique in the pipeline's life."""
+        ...
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt; they never change."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +266,27 @@ FirstChunk: TypeAlias = Callable[[int, int], int]  # (chunk id, chunk_frames) ->
 
 
 class WindowDecoder(Protocol):
-    """The network of Code2Wav."""
+    """The network of Code2Wav: a causal transformer of a sliding window over frames, then convolutions."""
 
     samples_per_frame: int
+    lost_samples: int  # at the end of any window: they depend on the frame to come
+    convolution_context: int  # frames that the convolutions look back
     num_code_groups: int
 
     def decode_window(self, codes: Tensor) -> Tensor:
-        """Decode codes [B, G, n] to samples [B, n * samples_per_frame - lost]."""
+        """Decode codes [B, G, n] to samples [B, n * samples_per_frame - lost_samples]."""
+        ...
+
+    def attend(self, codes: Tensor, start: int, past: Any) -> tuple[Tensor, Any]:
+        """Run the transformer on codes [1, G, n] of the frames from `start` on, after what `past` holds.
+
+        A past of None holds nothing. Returns hidden states [1, n, C] and the past of the next call, which never grows
+        beyond the window and shares nothing with the one given.
+        """
+        ...
+
+    def synthesize(self, hidden: Tensor) -> Tensor:
+        """Run the convolutions on hidden states [B, n, C]; samples [B, n * samples_per_frame - lost_samples]."""
         ...
 
 
@@ -298,22 +321,86 @@ class Draws:
 
 
 class DecodeModel(Protocol):
-    """A Thinker or Talker that decodes one token a row."""
+    """A Thinker or Talker that decodes one token a row. `planned` is what its cache plans or holds still."""
+
+    device: torch.device
+    dtype: torch.dtype
+    hidden_size: int
 
     def decode(self, inputs: Tensor, positions: Tensor, slots: Tensor) -> Any:
-        """Run inputs [B, width] at positions [B] in cache rows slots [B]."""
+        """Run inputs [B, width] at positions [B] in cache rows slots [B], which are on the host."""
+        ...
+
+    def decode_planned(self, inputs: Tensor, positions: Tensor, planned: Any) -> Any:
+        """Run a step that is planned already, all on the device; a graph can hold it."""
+        ...
+
+
+class StepCache(Protocol):
+    """The key-value cache of a DecodeModel: a row of columns a slot, and one slot that nobody reads."""
+
+    max_len: int
+    junk_slot: int
+
+    def reserve(self, columns: int) -> None:
+        """Make room for so many columns a slot. Growing moves the buffers, and no graph may hold them then."""
+        ...
+
+    def advance(self, slots: Sequence[int], new_tokens: int = 1) -> tuple[list[int], int]:
+        """Count new tokens of each slot; return the columns they begin at and the attention length to run with."""
+        ...
+
+    def hold(self, slots: Tensor, columns: Tensor, length: int) -> Any:
+        """Plan a step of rows 0..B-1 over given tensors: row i reads slot i and writes to slots[i] at columns[i]."""
         ...
 
 
 Tail: TypeAlias = Callable[[Any, Tensor, Draws], Any]  # (what decode returned, slots, draws) -> outputs of the step
 Step: TypeAlias = Callable[[Tensor, Tensor, Tensor, Draws], Any]  # (inputs, positions, slots, draws); W
-MakeDecodeStep: TypeAlias = Callable[[DecodeModel, Any, Tail, int], Step]  # (model, cache, tail, max batch)
+MakeDecodeStep: TypeAlias = Callable[[DecodeModel, StepCache, Tail, int], Step]  # (model, cache, tail, max batch)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorLayer:
+    """Weights of one decoder layer of the code predictor: D is its head size, F the width inside its feed-forward."""
+
+    query: Tensor  # [heads * D, T]
+    key: Tensor  # [kv heads * D, T]
+    value: Tensor  # [kv heads * D, T]
+    output: Tensor  # [T, heads * D]
+    gate: Tensor  # [F, T]
+    up: Tensor  # [F, T]
+    down: Tensor  # [T, F]
+    input_norm: Tensor  # [T]
+    query_norm: Tensor  # [D]
+    key_norm: Tensor  # [D]
+    feed_forward_norm: Tensor  # [T]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorWeights:
+    """All that a predictor's frame is computed from. Tensors are the module's own: fuse copies, change nothing."""
+
+    layers: tuple[PredictorLayer, ...]
+    norm: Tensor  # [T]
+    heads: tuple[Tensor, ...]  # [Vc, T] a residual group
+    embeddings: tuple[Tensor, ...]  # [Vc, T] a residual group
+    cosines: Tensor  # [G, D] of the rotary embedding of positions 0..G-1
+    sines: Tensor  # [G, D]
+    head_dim: int
+    epsilon: float  # of the norms
 
 
 class CodePredictor(Protocol):
     """The residual codes' network, one position at a time."""
 
     num_code_groups: int
+    top_k: int  # of every residual code that is sampled
+    top_p: float
+
+    def weights(self) -> PredictorWeights:
+        """Return the network's weights."""
+        ...
 
     def new_cache(self) -> Any:
         """Return an empty key-value cache."""

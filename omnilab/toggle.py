@@ -17,8 +17,8 @@ class Toggle(Generic[T]):
     """One optimization: `baseline` and `optimized` fill the same seam of a recipe.
 
     `exact` names what stays equal to the baseline's: of tokens, codes and samples. `tolerance` is the least
-    signal-to-difference ratio in dB where samples are compared in float32. `requires` names toggles that must be on too.
-    `fresh_process` means the stages restart when it changes.
+    signal-to-difference ratio in dB where samples are compared in float32. `requires` names toggles that must be on
+    too. `fresh_process` means the stages restart when it changes.
     """
 
     name: str

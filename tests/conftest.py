@@ -34,3 +34,11 @@ def leftovers() -> tuple[set[str], set[int]]:
     """Return this user's omnilab folders in shared memory and this process's children."""
     shared = {path.name for path in Path("/dev/shm").glob("omnilab-*")}
     return shared, {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `gpu` where torch sees none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -39,7 +39,8 @@ SUBSETS = list(chain.from_iterable(combinations(TOGGLES, n) for n in range(len(T
 
 def tiny(recipe: Recipe = recipes.AFTER_1378, **settings: Any) -> Pipeline:
     """Open `tiny` inline."""
-    return Pipeline.open("tiny", recipe=recipe, **{"topology": "inline", "connector": "memory", "timeout_s": 20} | settings)
+    defaults = {"topology": "inline", "connector": "memory", "timeout_s": 20}
+    return Pipeline.open("tiny", recipe=recipe, **defaults | settings)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +134,7 @@ def test_apply_rewires_and_keeps_the_weights() -> None:
         after = pipeline.run(workload)
         assert pipeline.occupants() == dict.fromkeys(("thinker", "talker", "code2wav"), recipes.AFTER_1378.occupants())
         assert np.array_equal(before.records[0].codes, after.records[0].codes)
-        counted = [dict(zip(zip(t.counters.stage, t.counters.thread, t.counters.counter), t.counters.value)) for t in (before, after)]
+        counted = [{row[:3]: row.value for row in trial.counter_rows} for trial in (before, after)]
         assert ("thinker", "engine", "chunks_built") in counted[0] and ("thinker", "send", "chunks_built") in counted[1]
         assert ("thinker", "send", "ids_in_later_chunks") not in counted[1]
         assert ("talker", "runner", "elements_visited") not in counted[1]

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
 from omnilab.engine import messages as m
 from omnilab.engine.runner import StageRunner, what
 from omnilab.recipe import Recipe
@@ -97,7 +102,12 @@ class Code2WavRunner(StageRunner[_State]):
             try:
                 with span("vocode", item.request_id):
                     samples, state.vocoder = self._vocode.decode(self._network, state.vocoder, state.payload)
-                outputs.append(m.Output(item.request_id, samples=samples.float().cpu().numpy()))
+                outputs.append(m.Output(item.request_id, samples=_copied(samples)))
             except Exception as error:
                 outputs.append(m.Output(item.request_id, error=what(error)))
         return outputs
+
+
+def _copied(samples: Tensor) -> NDArray[np.float32]:
+    """Copy to the CPU, always: a network may use its buffer again, and a view would keep the whole window."""
+    return torch.empty(samples.shape, dtype=torch.float32).copy_(samples).numpy()

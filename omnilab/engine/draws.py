@@ -69,5 +69,3 @@ class DrawsMaker:
 
     def _tensor(self, values: list[float] | list[int] | list[bool]) -> Tensor:
         return torch.tensor(values, device=self._device)
-
-

@@ -145,7 +145,8 @@ class Engine:
             answer = self.link.poll()
         except (EOFError, OSError) as error:
             self._flight, self._asked = None, None
-            self.stop(StageFailed(f"{self.stage}: its worker has ended ({error!r}); open the pipeline again", stage=self.stage))
+            ended = f"{self.stage}: its worker has ended ({error!r}); open the pipeline again"
+            self.stop(StageFailed(ended, stage=self.stage))
             return True
         except pickle.UnpicklingError as error:
             self._flight, self._asked = None, None

@@ -1,4 +1,4 @@
-"""One stage put together: engine, sender and receiver around a link to the runner. Loops are stepped by the topology."""
+"""One stage put together: engine, sender and receiver around a link to the runner. A topology steps its loops."""
 
 from __future__ import annotations
 

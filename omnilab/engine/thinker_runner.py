@@ -49,9 +49,7 @@ class ThinkerRunner(StageRunner[_State]):
         with span("embed", request.request_id):
             prompt = self._network.embed(request.prompt)
         self._draws.join(request)
-        return _State(
-            request, self._network.join(), prompt, request.num_prompt_tokens + prompt.position_delta
-        )
+        return _State(request, self._network.join(), prompt, request.num_prompt_tokens + prompt.position_delta)
 
     def leave(self, request_id: str) -> None:
         """Give the slot back."""

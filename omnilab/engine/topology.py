@@ -102,8 +102,8 @@ class SteppedStages:
             ends = self._edge(bell)
             edges["from"].append(wrap(ends[0]))
             edges["into"].append(wrap(ends[1]))
-        inward = dict(zip(("talker", "code2wav"), edges["into"], strict=True))
-        outward = dict(zip(("thinker", "talker"), edges["from"], strict=True))
+        inward: dict[str, Connector] = dict(zip(STAGES[1:], edges["into"], strict=True))
+        outward: dict[str, Connector] = dict(zip(STAGES[:-1], edges["from"], strict=True))
         self.stages = {
             name: Stage(
                 specs[name],

@@ -82,7 +82,7 @@ class Tracker:
             self.last_event = now
             if isinstance(event, m.Released):
                 self._released(stage, event.request_id)
-            elif isinstance(event, m.Failed) and event.request_id is None:
+            elif event.request_id is None:
                 self._stage_failed(event.error)
             elif (tracked := self._live.get(event.request_id)) is not None:
                 self._take(tracked, event, now - tracked.started + tracked.record.start_s)

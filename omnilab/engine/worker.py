@@ -1,4 +1,4 @@
-"""Where a runner lives: in a process of its own behind a socket, or in place. Run as `python -m omnilab.engine.worker FD`.
+"""Where a runner lives: in a process of its own behind a socket (`python -m omnilab.engine.worker FD`), or in place.
 
 The worker ends when its socket does, so it never outlives its engine, however that ended.
 """

@@ -1,8 +1,8 @@
 """Toggle: build each payload on the sender thread, not on the engine thread.
 
-Before vllm-omni#1378 the engine thread built the payload of every step and only the put ran on the sender thread; since
-then the engine thread enqueues a snapshot. Encoding and the put are on the sender thread on both sides. What moves is
-small (the join of the prefill's rows, once; copies of id lists; flattening of codes): do not expect much of one request.
+Before vllm-omni#1378 the engine thread built the payload of every step and only the put ran on the sender thread;
+since then the engine thread enqueues a snapshot. Encoding and the put are on the sender thread on both sides. What moves
+is small (the join of the prefill's rows, once; copies of id lists; flattening of codes): expect little of one request.
 """
 
 from __future__ import annotations
@@ -56,6 +56,24 @@ class BuildInBackground:
         if payload is not None:
             self._put(snapshot, snapshot.outbox.take_id(), payload)
         return True
+
+
+class SaveInline:
+    """Everything on the engine thread, the put too: what vLLM-Omni 0.14 shipped."""
+
+    def __init__(self, build: BuildChunk, put: PutChunk) -> None:
+        self._build, self._put = build, put
+
+    def save(self, live: LiveRequest, rows: Any) -> None:
+        """Build the chunk and put it, now."""
+        snapshot = Snapshot.of(live, rows)
+        payload = self._build(snapshot)
+        if payload is not None:
+            self._put(snapshot, snapshot.outbox.take_id(), payload)
+
+    def drain(self) -> bool:
+        """Nothing is ever left to send."""
+        return False
 
 
 TOGGLE: Toggle[MakeSave] = Toggle(

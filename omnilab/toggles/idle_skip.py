@@ -1,8 +1,8 @@
 """Toggle: leave the request states of Code2Wav alone on a step that runs nothing.
 
-While a request waits for its next chunk the engine goes on stepping, and before vllm-omni#1378 each of these empty steps
-rebuilt the batch. Requests that have finished are handled on every step on both sides: an empty step may carry them.
-Microseconds a step: expect a null in time.
+While a request waits for its next chunk the engine goes on stepping, and before vllm-omni#1378 each of these empty
+steps rebuilt the batch. Requests that have finished are handled on every step on both sides: an empty step may carry
+them. Microseconds a step: expect a null in time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Seam `accumulate`: what the receiver makes of a chunk and of what it holds already."""
+"""Toggle: let the rows of a decode chunk replace those held, instead of appending to all that has come.
+
+The runner keeps what it has merged, and a Talker step reads one new row; what the receiver holds is what is pickled to
+the runner with each step. Later releases of vLLM-Omni (0.18, #1656) do this by keys that override.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from omnilab.seams import FIRST_ROW, Payload
+from omnilab.seams import FIRST_ROW, Accumulate, Payload
+from omnilab.toggle import Toggle
 
 
 def concatenate(held: Payload | None, chunk: Payload) -> Payload:
@@ -18,6 +23,11 @@ def concatenate(held: Payload | None, chunk: Payload) -> Payload:
     return {key: _joined(key, (held or {}).get(key), value) for key, value in chunk.items()}
 
 
+def override(held: Payload | None, chunk: Payload) -> Payload:
+    """Optimized: hold the newest chunk only. A chunk says itself where its rows belong."""
+    return chunk
+
+
 def _joined(key: str, held: Any, value: Any) -> Any:
     if held is None:
         return value
@@ -26,3 +36,12 @@ def _joined(key: str, held: Any, value: Any) -> Any:
     if isinstance(value, list):
         return held + value
     return held if key == FIRST_ROW else value
+
+
+TOGGLE: Toggle[Accumulate] = Toggle(
+    name="override_rows",
+    seam="accumulate",
+    baseline=concatenate,
+    optimized=override,
+    claim="a Talker step's host work no longer depends on how long prompt and answer are",
+)

@@ -29,6 +29,9 @@ from omnilab.seams import (
 )
 from omnilab.toggle import Toggle
 
+TOKEN_IDS = "token_ids"
+LAST_TOKEN = "last_token"  # position in the sequence of the last of TOKEN_IDS
+
 
 class EveryChunk:
     """Baseline: layer-24 rows and the whole list of output ids in every chunk."""
@@ -67,6 +70,26 @@ class PrefillOnly:
     def read(self, state: Payload, position: int, lookup: Lookup) -> Tensor | None:
         """Return the row from those that have arrived."""
         return _held_row(state, position)
+
+
+class TokenIdsOnly:
+    """Further still: later chunks carry a token id, and the Talker looks its row up in the Thinker's table."""
+
+    def build(self, state: dict[str, Any], snapshot: Snapshot) -> Payload | None:
+        """As PrefillOnly, with the id in place of the row."""
+        if (rows := _rows_to_send(state, snapshot)) is None:
+            return None
+        if rows[0].phase is Phase.DECODE:
+            token = snapshot.output_ids[snapshot.num_outputs - 2]  # the one whose row this step made
+            return {TOKEN_IDS: [token], LAST_TOKEN: _position(snapshot)}
+        of_prompt = [r.hidden_states for r in rows if r.phase is Phase.PREFILL]
+        return _prefill_chunk(rows, torch.cat(of_prompt), snapshot)
+
+    def read(self, state: Payload, position: int, lookup: Lookup) -> Tensor | None:
+        """Return the row of the token at a position, if its chunk has come."""
+        index = position - state.get(LAST_TOKEN, -1) - 1  # from the end: the list may hold one id or all
+        tokens = state.get(TOKEN_IDS, [])
+        return lookup(tokens[index]) if -len(tokens) <= index < 0 else _held_row(state, position)
 
 
 def _rows_to_send(state: dict[str, Any], snapshot: Snapshot) -> list[ThinkerRows] | None:

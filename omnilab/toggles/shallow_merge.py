@@ -1,9 +1,9 @@
 """Toggle: merge a payload into a request's state by `dict.update`.
 
-The merge before vllm-omni#1378 is called deep in its review, but does not nest: it visits every element of every list, to
-look for tensors, and moves each tensor to contiguous CPU memory. Its price is the length of the lists, on the runner's
-critical path before the forward. With prefill_only_hidden_states on there are no lists after the prefill: the two are
-strongly sub-additive.
+The merge before vllm-omni#1378 is called deep in its review, but does not nest: it visits every element of every list,
+to look for tensors, and moves each tensor to contiguous CPU memory. Its price is the length of the lists, on the
+runner's critical path before the forward. With prefill_only_hidden_states on there are no lists after the prefill: the
+two are strongly sub-additive.
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ class Receiver:
             return worked
 
     def entries(self) -> int:
-        """How many per-request entries are held."""
-        return len(self._pending) + len(self._arrived)
+        """How many entries of live requests are held; a closed inlet goes with the next pass."""
+        arrived = [inlet for inlet, _ in list(self._arrived)]
+        return sum(not inlet.closed for inlet in [*list(self._pending), *arrived])
 
     def _receive(self, inlet: Inlet) -> bool:
         started = time.monotonic_ns()

@@ -63,26 +63,31 @@ def inline_answer() -> Speech:
 
 def counted(trial: Any) -> dict[tuple[str, str, str], int]:
     """Counters by stage, thread and name."""
-    table = trial.counters
-    return {(s, t, c): v for s, t, c, v in zip(table.stage, table.thread, table.counter, table.value, strict=True)}
+    return {row[:3]: row.value for row in trial.counter_rows}
 
 
 MOVES: dict[str, Callable[[dict[Any, int], dict[Any, int]], bool]] = {
-    "async_save": lambda off, on: ("talker", "engine", "chunks_built") in off
-    and off["thinker", "engine", "chunks_built"] == on["thinker", "send", "chunks_built"],
-    "prefill_only_hidden_states": lambda off, on: off["thinker", "send", "hidden_rows_in_later_chunks"] > 0
-    and ("thinker", "send", "hidden_rows_in_later_chunks") not in on
-    and ("thinker", "send", "ids_in_later_chunks") not in on,
-    "idle_skip": lambda off, on: off["code2wav", "runner", "updates_while_idle"] > 0
-    and ("code2wav", "runner", "updates_while_idle") not in on,
-    "shallow_merge": lambda off, on: off["talker", "runner", "elements_visited"] > 0
-    and ("talker", "runner", "elements_visited") not in on,
+    "async_save": lambda off, on: (
+        ("talker", "engine", "chunks_built") in off
+        and off["thinker", "engine", "chunks_built"] == on["thinker", "send", "chunks_built"]
+    ),
+    "prefill_only_hidden_states": lambda off, on: (
+        off["thinker", "send", "hidden_rows_in_later_chunks"] > 0
+        and ("thinker", "send", "hidden_rows_in_later_chunks") not in on
+        and ("thinker", "send", "ids_in_later_chunks") not in on
+    ),
+    "idle_skip": lambda off, on: (
+        off["code2wav", "runner", "updates_while_idle"] > 0 and ("code2wav", "runner", "updates_while_idle") not in on
+    ),
+    "shallow_merge": lambda off, on: (
+        off["talker", "runner", "elements_visited"] > 0 and ("talker", "runner", "elements_visited") not in on
+    ),
 }
 
 
 @pytest.mark.parametrize("toggle", TOGGLES, ids=lambda t: t.name)
 def test_each_toggle_on_processes(pipe: Pipeline, inline_answer: Speech, toggle: Toggle[Any]) -> None:
-    """A toggle without effect: each is in force in every process, gives the baseline's output, and moves its counters."""
+    """A toggle without effect: each is in force everywhere, gives the baseline's output, and moves its counters."""
     workload = Workload((WorkItem(HEAR, Sampling(**SAY)),), closed(1))
     recipe = recipe_with(toggle, base=recipes.BEFORE_1378)
     trials = []
@@ -164,7 +169,7 @@ def test_one_requests_failure_ends_that_request_alone(pipe: Pipeline) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("victim", ["stage", "worker"])
 def test_a_killed_process_ends_its_requests_and_the_pipeline(victim: str) -> None:
-    """Killed in the middle: running requests end within seconds naming the stage, later ones at once, nothing is left."""
+    """Killed in the middle: running requests end within seconds naming the stage, later ones at once."""
     with tiny(recipe=recipes.AFTER_1378) as pipeline:
         events = pipeline.stream("Go on and on.", max_text_tokens=400, max_frames=900, ignore_eos=True)
         next(events)
@@ -204,7 +209,8 @@ def test_a_pipeline_whose_owner_goes(how: signal.Signals, tmp_path: Path) -> Non
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     before = leftovers()
-    owner = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment, stderr=subprocess.PIPE)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    owner = subprocess.Popen([sys.executable, script], text=True, env=environment, **pipes)
     assert owner.stdout is not None and owner.stdout.readline() == "speaking\n"
     family = psutil.Process(owner.pid).children(recursive=True)
     assert len(family) == 6

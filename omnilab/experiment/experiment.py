@@ -1,0 +1,111 @@
+"""An experiment as a value: what is compared, on which workload, how often. `run` measures it and reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omnilab.errors import BadInput, PromptTooLong
+from omnilab.experiment import machine
+from omnilab.experiment.design import Variant
+from omnilab.experiment.plan import Plan, make_plan, uses_cuda
+from omnilab.experiment.protocol import Bench, OpenPipeline, Progress, Silent, measure
+from omnilab.experiment.report import Report
+from omnilab.experiment.results import RunFolder, check_folder
+from omnilab.toggle import Toggle
+from omnilab.workload import Workload
+
+if TYPE_CHECKING:
+    from omnilab.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A question and how it is measured. Nothing is resolved or started before `plan` or `run`.
+
+    `toggles` (names or Toggle; None: all listed) go through `design`; `variants` says instead, by name, which toggles
+    are on. `gate_prompts`: a file of prompts (its first with audio, with an image, of text are used), a workload, or
+    None for no gate.
+    """
+
+    name: str = "experiment"
+    model: str = "thin"
+    base: str | Recipe = "BEFORE_1378"
+    toggles: Sequence[str | Toggle[Any]] | None = None
+    variants: Mapping[str, Sequence[str | Toggle[Any]]] | Sequence[Variant] | None = None
+    design: str = "one-at-a-time"
+    workload: Workload = field(default_factory=Workload.random)
+    blocks: int = 5
+    seed: int = 0
+    gate_prompts: str | Path | Workload | None = "prompts.jsonl"
+    budget: str | None = None
+    device: str | Mapping[str, str] = "auto"
+    topology: str = "processes"
+    timeout_s: float = 120.0
+
+    def plan(self) -> Plan:
+        """Resolve and check everything that needs no stage; BadInput says what is wrong."""
+        return make_plan(self)
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        progress: Progress | None = None,
+        open_pipeline: OpenPipeline | None = None,
+    ) -> Report:
+        """Measure and report into `out` (None: runs/NAME-TIME). BadInput comes before a stage starts or a file is made.
+
+        `open_pipeline(recipe)` gives the stages of a block; the default starts the lab's pipeline.
+        """
+        plan = self.plan()
+        path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        check_folder(path)
+        if open_pipeline is None:
+            refuse_what_cannot_run(plan)
+            open_pipeline = lab_pipeline(plan)
+        facts = {"machine": machine.fingerprint(), "versions": machine.versions(), "commit": machine.commit()}
+        folder = RunFolder.create(path, {**plan.to_dict(), **facts, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        measure(plan, folder, open_pipeline, progress or Silent())
+        report = Report.load(path)
+        folder.write_report(report.markdown())
+        return report
+
+
+def refuse_what_cannot_run(plan: Plan) -> None:
+    """Raise ModelNotFound, PromptTooLong or another BadInput for what the lab's stages would refuse later."""
+    import torch
+
+    from omnilab.intake import Intake
+
+    if uses_cuda(plan.experiment.device) and not torch.cuda.is_available():
+        raise BadInput(f"device {plan.experiment.device}: torch sees no GPU here; give --device cpu")
+    intake = Intake.of(plan.experiment.model, None)
+    for workload in filter(None, (plan.workloads[0], plan.gate)):
+        for item in workload.requests:
+            asked = (item.prompt.random_tokens or 0) + item.sampling.max_text_tokens
+            if asked > intake.max_model_len:  # before so many ids are drawn
+                raise PromptTooLong(f"{asked} tokens of prompt and text, of at most {intake.max_model_len}")
+            intake.stage_requests("check", item.prompt, item.sampling, item.sampling.seed or 0, "")
+
+
+def lab_pipeline(plan: Plan) -> OpenPipeline:
+    """Return how to open the lab's stages for a plan."""
+    from omnilab.pipeline import Pipeline
+
+    ours = plan.experiment
+
+    def open_pipeline(recipe: Recipe) -> AbstractContextManager[Bench]:
+        return Pipeline.open(
+            ours.model,
+            recipe=recipe,
+            device=ours.device,
+            topology=ours.topology,
+            timeout_s=ours.timeout_s,
+            seed=ours.seed,
+        )
+
+    return open_pipeline

@@ -1,0 +1,99 @@
+"""The output gate: is a variant's output still the baseline's? Comes before any speed.
+
+A variant that changes what its toggles promise to keep, or does other work, gets no speed, only its first difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omnilab.trial import RequestRecord, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that differs: in which request, what, at which token, frame or sample, and how."""
+
+    request: int
+    what: str
+    position: int | None
+    detail: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        where = "" if self.position is None else f" at {self.position}"
+        return f"request {self.request}: {self.what}{where}: {self.detail}"
+
+
+def first_difference(trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float) -> Difference | None:
+    """Compare a trial with the baseline's on the same requests; None when it passes.
+
+    Whatever `exact` promises must be equal (samples: bit for bit, or `tolerance_db` of signal over difference); the
+    work, tokens and frames and seconds of audio, must be equal in any case.
+    """
+    if len(trial.records) != len(base.records):
+        return Difference(0, "requests", None, f"{len(trial.records)}, not {len(base.records)}")
+    for record, expected in zip(trial.records, base.records, strict=True):
+        found = _compare(record, expected, exact, tolerance_db)
+        if found is not None:
+            return found
+    return None
+
+
+def _compare(
+    record: RequestRecord, expected: RequestRecord, exact: frozenset[str], tolerance_db: float
+) -> Difference | None:
+    index = record.index
+    if record.error or expected.error:
+        whose = "" if record.error else "of the baseline: "
+        return Difference(index, "error", None, f"{whose}{record.error or expected.error}")
+    if "tokens" in exact and (found := _unequal(record.token_ids, expected.token_ids)):
+        return Difference(index, "tokens", *found)
+    if "codes" in exact and (found := _unequal(_rows(record.codes), _rows(expected.codes))):
+        return Difference(index, "codes", *found)
+    for what in ("output_tokens", "frames", "audio_s"):
+        if (new := getattr(record, what)) != (old := getattr(expected, what)):
+            return Difference(index, f"work ({what})", None, f"{new}, not {old}")
+    if "samples" in exact and (found := _unequal_samples(record.audio, expected.audio, tolerance_db)):
+        return Difference(index, "samples", *found)
+    return None
+
+
+def _rows(codes: NDArray[Any] | None) -> list[list[int]]:
+    return [] if codes is None else np.asarray(codes).tolist()
+
+
+def _unequal(new: list[Any], old: list[Any]) -> tuple[int, str] | None:
+    for position, (ours, theirs) in enumerate(zip(new, old, strict=False)):
+        if ours != theirs:
+            return position, f"{ours}, not {theirs}"
+    return None if len(new) == len(old) else (min(len(new), len(old)), f"{len(new)} of them, not {len(old)}")
+
+
+def _unequal_samples(
+    new: NDArray[Any] | None, old: NDArray[Any] | None, tolerance_db: float
+) -> tuple[int | None, str] | None:
+    ours = np.zeros(0) if new is None else np.asarray(new, dtype=np.float64)
+    theirs = np.zeros(0) if old is None else np.asarray(old, dtype=np.float64)
+    if len(ours) != len(theirs):
+        return min(len(ours), len(theirs)), f"{len(ours)} of them, not {len(theirs)}"
+    wrong = ~np.isclose(ours, theirs, rtol=0, atol=0)  # not finite on either side counts as different
+    if not wrong.any():
+        return None
+    ratio = signal_to_difference_db(ours, theirs)
+    if ratio >= tolerance_db:
+        return None
+    return int(np.argmax(wrong)), f"{ratio:.1f} dB of signal over difference, less than {tolerance_db:g}"
+
+
+def signal_to_difference_db(new: NDArray[Any], old: NDArray[Any]) -> float:
+    """Return 10 log10 of the power of `old` over that of the difference; -inf for what is not finite."""
+    difference = float(np.sum((new - old) ** 2))
+    signal = float(np.sum(old**2))
+    if not np.isfinite(difference) or not np.isfinite(signal) or signal == 0:
+        return -np.inf
+    return np.inf if difference == 0 else float(10 * np.log10(signal / difference))

@@ -1,0 +1,78 @@
+"""What machine and which software a run was made with. Stable facts only: no current clocks, no free memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("omnilab", "torch", "transformers", "numpy", "msgspec", "safetensors", "tokenizers", "scipy", "pandas")
+
+
+def fingerprint() -> dict[str, Any]:
+    """Return processor, usable cores, memory and operating system."""
+    return {
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "cores_of_machine": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "switch_interval_s": sys.getswitchinterval(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the installed versions of what a result depends on; None where a package is not there."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity, or less where the container's quota says so."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return cores
+
+
+def cpu_model() -> str:
+    """Return the processor's name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Return the commit omnilab runs from, with "+changes" when the working tree differs; None outside a checkout."""
+    folder = Path(__file__).parent
+    head = _git(folder, "rev-parse", "HEAD")
+    if not head:
+        return None
+    return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

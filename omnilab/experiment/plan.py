@@ -1,0 +1,177 @@
+"""The plan of an experiment: variants with their recipes, orders and request lists, fixed before the first trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from omnilab.errors import BadInput, ToggleUnavailable
+from omnilab.experiment import design
+from omnilab.experiment.design import Variant
+from omnilab.prompt import Prompt, at_least
+from omnilab.toggle import Toggle
+from omnilab.workload import WorkItem, Workload, closed, derive_seed
+
+if TYPE_CHECKING:
+    from omnilab.experiment.experiment import Experiment
+    from omnilab.recipe import Recipe
+
+AGAIN = " (A/A)"  # the baseline's second trial in a block
+GATE_TOKENS, GATE_FRAMES = 12, 30  # more than one chunk of 25 frames, so that a window has left context
+WARM_TOKENS, WARM_FRAMES = 4, 4
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What will be done. `orders` and `workloads` have an entry a block; `recipes` is by variant, A/A included."""
+
+    experiment: Experiment
+    variants: tuple[Variant, ...]  # the baseline first
+    recipes: Mapping[str, Recipe]
+    orders: tuple[tuple[str, ...], ...]
+    workloads: tuple[Workload, ...]
+    gate: Workload | None
+
+    @property
+    def baseline(self) -> str:
+        """Name of the baseline."""
+        return self.variants[0].name
+
+    def variant(self, name: str) -> Variant:
+        """Return the variant that a trial's name stands for; A/A is the baseline."""
+        return next(v for v in self.variants if v.name == name.removesuffix(AGAIN))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many steps of each kind there are: open, gate, trial."""
+        tried = len(self.orders[0])
+        return {"open": len(self.orders), "gate": tried if self.gate else 0, "trial": tried * len(self.orders)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for run.json."""
+        ours = self.experiment
+        return {
+            "experiment": ours.name, "model": str(ours.model), "device": str(ours.device),
+            "cuda": uses_cuda(ours.device), "topology": ours.topology, "seed": ours.seed,
+            "blocks": len(self.orders), "baseline": self.baseline,
+            "variants": [
+                {"name": v.name, "toggles": [t.name for t in v.toggles], "against": v.against, "exact": v.exact,
+                 "claims": [t.claim for t in v.toggles], "occupants": self.recipes[v.name].occupants()}
+                for v in self.variants
+            ],
+            "orders": self.orders,
+            "workload": ours.workload.to_dict(),
+            "workload_seeds": [workload.seed for workload in self.workloads],
+            "gate": None if self.gate is None else self.gate.to_dict(),
+        }  # fmt: skip
+
+
+def make_plan(experiment: Experiment) -> Plan:
+    """Resolve names, check all that can be checked without a stage, draw orders and seeds. Raises BadInput."""
+    from omnilab.recipe import recipe_with  # brings torch
+
+    at_least("blocks", experiment.blocks, 1)
+    at_least("seed", experiment.seed, 0)
+    if experiment.budget is not None:
+        raise BadInput("budget: sizing a run by time is not there yet; give blocks")
+    base_name, base = _base(experiment)
+    variants = design.named_after(_variants(experiment), base_name)
+    recipes = {variant.name: recipe_with(*variant.toggles, base=base) for variant in variants}
+    for variant in variants:
+        if variant.toggles and recipes[variant.name] == base:
+            raise BadInput(f"{variant.name}: is on in {base_name} already; choose another --base")
+    recipes[base_name + AGAIN] = base
+    variants.sort(key=lambda variant: bool(variant.toggles))  # stable: the baseline first
+    seeds = [derive_seed(experiment.seed, block) for block in range(experiment.blocks)]
+    return Plan(
+        experiment=experiment,
+        variants=tuple(variants),
+        recipes=recipes,
+        orders=tuple(_shuffled(list(recipes), seed) for seed in seeds),
+        workloads=tuple(experiment.workload.with_seed(seed) for seed in seeds),
+        gate=gate_workload(experiment.gate_prompts, experiment.seed),
+    )
+
+
+def gate_workload(prompts: str | Path | Workload | None, seed: int) -> Workload | None:
+    """Return short requests: a file's first prompt of text, with audio and with an image; or a given workload.
+
+    Without audio and image a gate sees no layer-24 row. A relative path is looked up here, then in `experiments`.
+    """
+    if prompts is None or isinstance(prompts, Workload):
+        return prompts
+    path = Path(prompts)
+    if not path.exists() and (EXPERIMENTS / path).exists():
+        path = EXPERIMENTS / path
+    kinds: dict[str, WorkItem] = {}
+    for item in Workload.from_jsonl(path, seed=seed).requests:
+        kinds.setdefault("audio" if item.prompt.audio else "image" if item.prompt.image else "text", item)
+    lengths = {"max_text_tokens": GATE_TOKENS, "max_frames": GATE_FRAMES, "ignore_eos": True}
+    short = [replace(item, sampling=replace(item.sampling, **lengths)) for item in kinds.values()]
+    return Workload(tuple(short), closed(1), seed)
+
+
+def warm_up(workload: Workload) -> Workload:
+    """Return short unmeasured requests, as many as run together, with prompts as long as the measured ones'."""
+    count = min(len(workload.requests), workload.arrivals.max_concurrency or len(workload.requests))
+    short = []
+    for index, item in enumerate(workload.requests[:count]):
+        prompt = item.prompt
+        if prompt.random_tokens is not None:
+            prompt = Prompt(random_tokens=prompt.random_tokens, random_seed=derive_seed(workload.seed, index, 3))
+        sampling = replace(item.sampling, max_text_tokens=WARM_TOKENS, max_frames=WARM_FRAMES)
+        short.append(WorkItem(prompt, sampling))
+    return Workload(tuple(short), closed(count), workload.seed)
+
+
+def _base(experiment: Experiment) -> tuple[str, Recipe]:
+    from omnilab import recipes
+
+    if isinstance(experiment.base, str):
+        return experiment.base, recipes.recipe_named(experiment.base)
+    names = [name for name, recipe in recipes.NAMED.items() if recipe == experiment.base]
+    return (names[0] if names else "base"), experiment.base
+
+
+def _variants(experiment: Experiment) -> list[Variant]:
+    from omnilab.toggles import TOGGLES
+
+    given = experiment.variants
+    if given is None:
+        toggles = _resolved(TOGGLES if experiment.toggles is None else experiment.toggles, experiment.device)
+        if not toggles:
+            raise BadInput("toggles: none given")
+        design.refuse_conflicts(toggles)
+        return design.design_named(experiment.design)(toggles)
+    if isinstance(given, Mapping):
+        baseline = next((name for name, toggles in given.items() if not toggles), None)
+        return [Variant(name, _resolved(ts, experiment.device), baseline if ts else None) for name, ts in given.items()]
+    return list(given)
+
+
+def _resolved(toggles: Sequence[str | Toggle[Any]], device: str | Mapping[str, str]) -> tuple[Toggle[Any], ...]:
+    from omnilab.toggles import toggle_named
+
+    found = tuple(toggle_named(toggle) if isinstance(toggle, str) else toggle for toggle in toggles)
+    needy = [toggle for toggle in found if "cuda" in toggle.requires]
+    if needy and not uses_cuda(device):
+        raise ToggleUnavailable(f"{needy[0].name} needs cuda, and the device is a CPU: leave it out")
+    return found
+
+
+def uses_cuda(device: str | Mapping[str, str]) -> bool:
+    """Does any stage run on cuda? "auto" asks torch."""
+    devices = list(device.values()) if isinstance(device, Mapping) else [device]
+    if "auto" in devices:
+        import torch
+
+        return torch.cuda.is_available()
+    return any(str(name).startswith("cuda") for name in devices)
+
+
+def _shuffled(names: list[str], seed: int) -> tuple[str, ...]:
+    return tuple(names[i] for i in np.random.Generator(np.random.PCG64(seed)).permutation(len(names)))
