@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Generic, TypeVar
+
+from cloudpickle import list_registry_pickle_by_value
 
 T = TypeVar("T")
 
@@ -39,21 +43,41 @@ def occupant_name(occupant: Any) -> str:
 
 
 def source_hash(occupant: Any) -> str:
-    """Hash the source of what fills a seam, so that a process can prove which code is in force.
+    """Hash the code of what fills a seam, so that a process can prove what is in force in it.
 
-    Where no source can be read (a toggle typed into a cell that has travelled by value) the code object is hashed.
+    Of a module's function or class the source is hashed. What was typed into a notebook cell or a script travels by
+    value, and its source stays behind: there the compiled code is hashed, which is the same on both sides.
     """
     inner = getattr(occupant, "func", occupant)
     inner = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
-    try:
-        text = inspect.getsource(inner)
-    except (OSError, TypeError):
-        text = _code_text(inner)
+    text = _code_text(inner) if _travels_by_value(inner) else inspect.getsource(inner)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _travels_by_value(inner: Any) -> bool:
+    """Will cloudpickle take the code along, or will the other process import it?"""
+    module = sys.modules.get(inner.__module__)
+    by_value = inner.__module__ in list_registry_pickle_by_value()
+    return inner.__module__ == "__main__" or by_value or getattr(module, "__file__", None) is None
 
 
 def _code_text(inner: Any) -> str:
     if inspect.isclass(inner):
-        return inner.__qualname__ + "".join(_code_text(v) for v in vars(inner).values() if inspect.isfunction(v))
+        functions = {name: value for name, value in vars(inner).items() if inspect.isfunction(value)}
+        return inner.__qualname__ + "".join(name + _code_of(f.__code__) for name, f in sorted(functions.items()))
     code = getattr(inner, "__code__", None)
-    return f"{code.co_name}{code.co_code.hex()}{code.co_consts}" if code else repr(inner)
+    return _code_of(code) if code is not None else repr(inner)
+
+
+def _code_of(code: CodeType) -> str:
+    """Return what a code object does, without where it stands."""
+    constants = [_constant(value) for value in code.co_consts]
+    return f"{code.co_name} {code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, CodeType):
+        return _code_of(value)
+    if isinstance(value, frozenset):  # its order differs from process to process
+        return repr(sorted(map(repr, value)))
+    return repr(value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -31,9 +33,23 @@ def nothing_left() -> Iterator[None]:
 
 
 def leftovers() -> tuple[set[str], set[int]]:
-    """Return this user's omnilab folders in shared memory and this process's children."""
-    shared = {path.name for path in Path("/dev/shm").glob("omnilab-*")}
-    return shared, {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+    """Return omnilab folders in shared memory that no live pipeline owns, and this process's children."""
+    orphans = {path.name for path in Path("/dev/shm").glob("omnilab-*") if not _owned(path)}
+    return orphans, {child.pid for child in psutil.Process(os.getpid()).children(recursive=True)}
+
+
+def _owned(path: Path) -> bool:
+    """Does a live process hold the folder's lock? Other pipelines may run on this machine."""
+    with suppress(FileNotFoundError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(folder)
+        return False
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

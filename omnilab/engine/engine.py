@@ -56,6 +56,11 @@ class Engine:
         return self._flight is not None or self._asked is not None
 
     @property
+    def untold(self) -> bool:
+        """Have requests ended that the runner does not know of yet?"""
+        return self._scheduler.unreported and self._broken is None
+
+    @property
     def pending(self) -> bool:
         """Are there requests?"""
         return self._scheduler.pending
@@ -94,8 +99,8 @@ class Engine:
         worked = False
         while self.commands:
             command = self.commands[0]
-            if not isinstance(command, m.Admit | m.Release) and self.in_flight:
-                break  # the runner answers one message at a time
+            if not isinstance(command, m.Admit | m.Release) and (self.in_flight or self.untold):
+                break  # the runner answers one message at a time, and what it then counts has ended
             self.commands.popleft()
             self._take_command(command)
             worked = True

@@ -25,6 +25,8 @@ from omnilab.transfer.receiver import Receiver
 from omnilab.transfer.sender import Builder, Sender
 
 NAP_S = 0.1  # the longest sleep of a loop that has nothing to do
+# Of two stages that wait in a row the one whose chunk is lost must speak first: it knows which stage is to blame.
+PATIENCE = {"talker": 1.0, "code2wav": 1.25}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Stage:
 
         StageFailed when the runner cannot be rewired.
         """
+        self._finish_step()
         before, self.recipe = self.recipe, recipe
         if recipe.worker_link is before.worker_link:
             self.ask(m.Configure(cloudpickle.dumps(recipe)))
@@ -117,6 +120,15 @@ class Stage:
         self.link.close()
         self.bell.close()
         self._sender_bell.close()
+
+    def _finish_step(self) -> None:
+        """Wait for the runner's answer and tell it of the last requests that ended: a new engine knows of neither."""
+        deadline = time.monotonic() + self.spec.timeout_s
+        while self.engine.in_flight or self.engine.untold:
+            if time.monotonic() > deadline:
+                raise StageFailed(f"{self.spec.stage}: its runner did not answer", stage=self.spec.stage)
+            if not self.engine.step() and self.engine.in_flight:
+                self._nap(deadline)
 
     def _make_link(self) -> WorkerLink:
         factory = StageRunnerFactory(self.spec, self.recipe, own_process=self._own_process)
@@ -172,7 +184,7 @@ class Stage:
             connector=self._inward,
             accumulate=self.recipe.accumulate if self.spec.stage == "talker" else newest,
             recorder=recorder,
-            timeout_s=self.spec.timeout_s,
+            timeout_s=self.spec.timeout_s * PATIENCE[self.spec.stage],
             arrived=self.bell.ring,
             failed=self._failed,
         )

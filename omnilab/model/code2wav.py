@@ -21,7 +21,7 @@ _PLAIN, _BLOCK = 6, 6 * (1 + 3 + 9)
 
 
 class WindowCache:
-    """What transformers' layers ask of a cache, over the keys and values of the last W - 1 frames; used for one forward."""
+    """A cache for one forward, as transformers' layers ask it: keys and values of the last W - 1 frames."""
 
     is_compileable = True
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from omnilab.errors import BadInput, ModelNotFound
 from omnilab.model.layout import ASSISTANT_ROWS, audio_tokens, expand, media_ids, rope_positions, talker_layout
 from omnilab.model.media import load_audio, load_image
-from omnilab.model.weights import load_config
+from omnilab.model.weights import load_config, quiet
 
 Message: TypeAlias = Mapping[str, Any]
 ROLES = ("system", "user", "assistant")
@@ -47,7 +47,8 @@ class InputProcessor:
         from transformers import AutoTokenizer
 
         self.config = load_config(folder)
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        with quiet():
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         if self.tokenizer.chat_template is None:
             self.tokenizer.chat_template = _processor_template(folder)
         self._folder = folder
@@ -183,7 +184,8 @@ class InputProcessor:
                 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
                     Qwen2VLImageProcessorPil as Extractor,
                 )
-            self._extractors[kind] = Extractor.from_pretrained(self._folder)
+            with quiet():
+                self._extractors[kind] = Extractor.from_pretrained(self._folder)
         return self._extractors[kind]
 
     def _finish(self, ids: list[int], features: dict[str, Tensor]) -> PromptInputs:

@@ -31,12 +31,12 @@ def load_config(source: Path) -> ModelConfig:
     """Read a model folder's config.json."""
     from transformers import Qwen3OmniMoeConfig
 
-    with _quiet():
+    with quiet():
         return Qwen3OmniMoeConfig.from_pretrained(source)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hold back transformers' remarks: it does not know the multi-axis keys of its own rotary settings."""
     from transformers.utils import logging
 
@@ -79,7 +79,7 @@ def build_stage(config: ModelConfig, stage: str, *, device: torch.device, dtype:
     kind, stage_config = kinds[stage]
     # Constructing in the dtype, not casting afterwards, keeps the rotary tables float32; without the initializers
     # construction is quick, and every parameter is filled below.
-    with _quiet(), initialization.no_init_weights(), device:
+    with quiet(), initialization.no_init_weights(), device:
         module = kind._from_config(stage_config, dtype=dtype, attn_implementation="sdpa")
     if stage != "code2wav":
         # batched_mm copies the chosen experts' weights for every token: minutes for a prefill on a CPU.

@@ -1,8 +1,8 @@
 """Toggle: find the 15 residual codes of a frame in one function over weights fused for it.
 
-transformers' predictor is made for `generate`: a fresh cache a frame, three projections where one would do, and for each
-of the 15 groups a model forward with its masks, positions and outputs. In small models, and on a GPU without graphs, that
-is most of the time of a frame. The arithmetic is nothing: 16 positions in all.
+transformers' predictor is made for `generate`: a fresh cache a frame, three projections where one would do, and for
+each of the 15 groups a model forward with its masks, positions and outputs. In small models, and on a GPU without
+graphs, that is most of the time of a frame. The arithmetic is nothing: 16 positions in all.
 
 Shapes: B rows, n positions, G code groups, T Talker width, Vc codebook size, D head size.
 """
