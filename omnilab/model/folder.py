@@ -71,7 +71,9 @@ def _write_contents(size: str, config: dict[str, Any], folder: Path) -> None:
         _write_json(folder / weights.RANDOM_WEIGHTS_FILE, {"fill_version": weights.FILL_VERSION})
         return
     dtype = getattr(torch, WEIGHT_DTYPE[size])
-    weights.write_weights(Qwen3OmniMoeConfig(**config), folder, dtype=dtype)
+    with weights.quiet():
+        model_config = Qwen3OmniMoeConfig(**config)
+    weights.write_weights(model_config, folder, dtype=dtype)
 
 
 def _write_json(path: Path, content: Any) -> None:
