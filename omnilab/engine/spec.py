@@ -59,9 +59,11 @@ def network_runner(spec: StageSpec, recipe: Recipe) -> Runner:
         )
     if spec.stage == "talker":
         from omnilab.engine.talker_runner import TalkerRunner
+        from omnilab.model.embedding import TokenRows
         from omnilab.model.talker import Talker
 
-        return TalkerRunner(Talker(module, config, **sizes), recipe, max_num_seqs=spec.max_num_seqs)
+        lookup = TokenRows(folder, device, dtype, getattr(torch, spec.edge_dtype), spec.seed)
+        return TalkerRunner(Talker(module, config, **sizes), recipe, max_num_seqs=spec.max_num_seqs, lookup=lookup)
     from omnilab.engine.code2wav_runner import Code2WavRunner
     from omnilab.model.code2wav import Code2Wav
 

@@ -60,8 +60,8 @@ class _State:
 class TalkerRunner(StageRunner[_State]):
     """Codes of one frame a request and step: first code by the Talker, the others by the recipe's predictor."""
 
-    def __init__(self, network: Talker, recipe: Recipe, *, max_num_seqs: int) -> None:
-        self._network, self._max_num_seqs = network, max_num_seqs
+    def __init__(self, network: Talker, recipe: Recipe, *, max_num_seqs: int, lookup: Lookup) -> None:
+        self._network, self._max_num_seqs, self._lookup = network, max_num_seqs, lookup
         residual = (network.num_code_groups - 1, network.codebook_size)
         self._draws = DrawsMaker("talker", network.device, network.vocab_size, residual)
         # first codes each slot has generated, for the repetition penalty
@@ -151,7 +151,7 @@ class TalkerRunner(StageRunner[_State]):
     def _add_text(self, state: _State) -> None:
         """Add the text row of this step to the last frame's embedding: the next token, then tts eos once, then pad."""
         assert state.payload is not None and state.ends is not None and state.embedding_sum is not None
-        row = self._reader.read(state.payload, state.next_row, _NO_LOOKUP)
+        row = self._reader.read(state.payload, state.next_row, self._lookup)
         if row is not None:
             state.next_row += 1
             text = self._network.project_text(row[None])[0]
@@ -207,13 +207,6 @@ class TalkerRunner(StageRunner[_State]):
 def _required(rows: Tensor | None) -> Tensor:
     assert rows is not None
     return rows
-
-
-def _no_lookup(token_id: int) -> Tensor:
-    raise LookupError("this recipe's thinker_payload sends rows: there is no embedding table at the Talker")
-
-
-_NO_LOOKUP: Lookup = _no_lookup
 
 
 def _count_merge(merged: Payload, payload: Payload) -> None:

@@ -7,9 +7,9 @@ are fused and the names moved between 5.17 and 5.24. Both directions go through 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from omnilab.errors import ModelNotFound
 from omnilab.model.config import STAGES, ModelConfig
 
-FILL_VERSION = 1
+FILL_VERSION = 2
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+EMBEDDING_NAME = "thinker.model.embed_tokens.weight"
 RANDOM_WEIGHTS_FILE = "random_weights.json"  # in place of weights: they are made on the device
 _LOUDNESS = 0.005  # of the last convolution: audible, not clipped
 
@@ -90,19 +91,36 @@ def build_stage(config: ModelConfig, stage: str, *, device: torch.device, dtype:
 def fill(module: nn.Module, stage: str, seed: int = 0) -> nn.Module:
     """Fill a stage with seeded random weights, in place, on its device; return it.
 
-    A matrix gets deviation 1/sqrt(fan in), so that no part drowns in another; the generator is the stage's own. The
-    numbers depend on the device's kind and the dtype.
+    A matrix gets deviation 1/sqrt(fan in), so that no part drowns in another. Each parameter has a seed of its own, so
+    that one can be made again without the others. The numbers depend on the device's kind and the dtype.
     """
     device = next(module.parameters()).device
-    # Mixed into 32 bits: torch's CPU generator drops the rest of a seed.
-    generator = torch.Generator(device=device).manual_seed(zlib.crc32(f"{seed}/{stage}".encode()))
+    generator = torch.Generator(device=device)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
+            generator.manual_seed(_seed_of(seed, _released_name(stage, name)))
             _fill_parameter(name, parameter, generator)
         if stage == "code2wav":
             vocoder: Any = module
             vocoder.decoder[-1].conv.weight.mul_(_LOUDNESS)
     return module
+
+
+def thinker_embedding(source: Path, *, device: torch.device | str, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Return the Thinker's token embedding [V, Ht] alone: what a Talker needs that is sent token ids."""
+    if (source / RANDOM_WEIGHTS_FILE).exists():
+        sizes = load_config(source).thinker_config.text_config
+        table = torch.empty(sizes.vocab_size, sizes.hidden_size, device=device, dtype=dtype)
+        generator = torch.Generator(device=device).manual_seed(_seed_of(seed, EMBEDDING_NAME))
+        _fill_parameter(EMBEDDING_NAME.removeprefix("thinker."), table, generator)
+        return table
+    with contextlib.ExitStack() as files:
+        return _reader(source, files)(EMBEDDING_NAME).to(device, dtype)
+
+
+def _seed_of(seed: int, name: str) -> int:
+    # torch's CPU generator uses the low 32 bits only: a plain shift of the seed would not reach it
+    return int.from_bytes(hashlib.sha256(f"omnilab/{seed}/{name}".encode()).digest()[:4], "big")
 
 
 def _fill_parameter(name: str, parameter: Tensor, generator: torch.Generator) -> None:
@@ -120,10 +138,15 @@ def _fill_parameter(name: str, parameter: Tensor, generator: torch.Generator) ->
         parameter.normal_(0, 1 / math.sqrt(fan_in), generator=generator)
 
 
+def _released_name(stage: str, name: str) -> str:
+    """Return a parameter's name in the released layout, which both versions' modules map to; experts still fused."""
+    name = name.removeprefix("model.") if name.startswith(("model.audio_tower.", "model.visual.")) else name
+    return f"{stage}.{name.replace('model.language_model.', 'model.', 1)}"
+
+
 def disk_names(stage: str, name: str, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield (name on disk, view of the parameter) for one parameter of a stage's module."""
-    name = name.removeprefix("model.") if name.startswith(("model.audio_tower.", "model.visual.")) else name
-    name = f"{stage}.{name.replace('model.language_model.', 'model.', 1)}"
+    name = _released_name(stage, name)
     base, last = name.rpartition(".")[::2]
     if not base.endswith(".experts") or last not in ("gate_up_proj", "down_proj"):
         yield name, parameter

@@ -2,7 +2,7 @@
 
 A step of the released Thinker is thousands of kernels of a few microseconds; launched one by one, the host is slower
 than the device. A graph replays fixed addresses and shapes, so a step needs its inputs in fixed buffers, a batch padded
-to a bucket, an attention length out of a few, and a tail (sampling, residual codes) that reads nothing back to the host.
+to a bucket, an attention length out of a few, and a tail (sampling, residual codes) that reads nothing back.
 
 Shapes: B rows of the step, S rows of its bucket, H input width, V vocabulary, G code groups, Vc codebook size.
 """

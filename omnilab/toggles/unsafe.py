@@ -1,9 +1,9 @@
 """Mistakes that reviewers of vllm-omni#1378 feared, or that happened later, each as an occupant of its seam.
 
 They exist so that the checks can be seen to catch them: tests/races/test_unsafe.py runs each and expects to fail. No
-recipe and no toggle uses them. The seams leave no room for some: payloads are flat, so that no merge can replace a nested
-dict; a put that fails is seen by the stage, not by `save`, so that `LosesFailedPut` plays the transport too; rows and
-samples are owned once they leave a runner, so that `OneStagingBuffer` brings the buffer that is used again.
+recipe and no toggle uses them. The seams leave no room for some: payloads are flat, so that no merge can replace a
+nested dict; a put that fails is seen by the stage, not by `save`, so that `LosesFailedPut` plays the transport too;
+rows and samples are owned once they leave a runner, so that `OneStagingBuffer` brings the buffer that is used again.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from omnilab.model.weights import (
     WEIGHTS_FILE,
     build_stage,
     load_stage,
+    thinker_embedding,
 )
 from tests.model.loop import Network, conversation, picture, tone
 
@@ -111,7 +112,7 @@ def speech(
     """Return (text ids, codes) of a conversation after an edit."""
     messages = conversation(kind)
     edit(messages)
-    return network.speak(network.processor.process(messages), 8, 8, ignore_eos=True, **kw)
+    return network.speak(network.processor.process(messages), 16, 30, ignore_eos=True, **kw)
 
 
 def one_letter(messages: list[dict[str, Any]]) -> None:
@@ -184,3 +185,18 @@ def test_configs_agree_with_themselves(size: str) -> None:
     assert sum(text.rope_parameters["mrope_section"]) * 2 == text.head_dim
     assert talker.accept_hidden_layer <= text.num_hidden_layers
     assert config_dict(size)["model_type"] == "qwen3_omni_moe"
+
+
+@pytest.mark.parametrize("size", ["tiny", "full"])
+def test_the_thinkers_rows_can_be_had_alone(size: str, tmp_path: Path) -> None:
+    """Catches a Talker that looks up other rows than the Thinker embeds: on disk, and made on the device."""
+    source = resolve(size)
+    if size == "full":  # as it is made, at a size that fits
+        source = tmp_path / "made"
+        shutil.copytree(resolve("tiny"), source)
+        (source / WEIGHTS_FILE).unlink()
+        (source / RANDOM_WEIGHTS_FILE).write_text("{}")
+    thinker = load_stage(source, "thinker", device="cpu", dtype=torch.float32, seed=3)
+    table = thinker_embedding(source, device="cpu", dtype=torch.float32, seed=3)
+    (rows,) = (parameter for name, parameter in thinker.named_parameters() if name.endswith("embed_tokens.weight"))
+    assert torch.equal(rows, table)
