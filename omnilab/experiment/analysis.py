@@ -59,6 +59,8 @@ class Analysis:
     blocks: int
     planned_blocks: int
     unfinished: bool
+    disturbed: int  # trials during which other programs used more than a tenth of the cores
+    trials: int
 
 
 def analyse(run: Row, lines: Sequence[Row]) -> Analysis:
@@ -82,6 +84,8 @@ def analyse(run: Row, lines: Sequence[Row]) -> Analysis:
         blocks=len(pairs),
         planned_blocks=run["blocks"],
         unfinished=bool(wanted - tried),
+        disturbed=sum(row["elsewhere_cpu_s"] > 0.1 * run["machine"]["cores"] * row["seconds"] for row in good),
+        trials=len(good),
     )
 
 

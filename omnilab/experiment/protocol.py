@@ -5,11 +5,12 @@ Rows are written as they finish. A failed trial is a row too; the rest of its bl
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import psutil
 
 from omnilab.errors import BadInput, Error
 from omnilab.experiment.gate import first_difference
@@ -150,11 +151,11 @@ class _Block:
 
     def _trial(self, kind: str, position: int, name: str, workload: Workload) -> Trial | None:
         """Measure a variant once and write its row; None when it failed."""
-        self._progress.start(f"block {self._block + 1} of {len(self._plan.orders)}: {kind} of {name}")
-        load, began, trial, error = _load(), time.monotonic(), None, None
+        before, began, trial, error = busy_elsewhere(), time.monotonic(), None, None
         try:
             pipe = self._ready()
-            began = time.monotonic()
+            self._progress.start(f"block {self._block + 1} of {len(self._plan.orders)}: {kind} of {name}")
+            before, began = busy_elsewhere(), time.monotonic()
             pipe.apply(self._plan.recipes[name])
             trial = pipe.run(workload)
             error = _wrong_occupant(trial, self._plan.recipes[name]) or _failed_requests(trial)
@@ -162,9 +163,11 @@ class _Block:
             error = f"{type(caught).__name__}: {caught}"
             self._close()
         seconds = time.monotonic() - began
-        row = {"error": error, "seconds": seconds, "load": [load, _load()], "processes": self._opened}
+        elsewhere = busy_elsewhere() - before
+        row = {"error": error, "seconds": seconds, "elsewhere_cpu_s": elsewhere, "processes": self._opened}
         if trial is not None:
             row |= _summary(trial)
+            row["elsewhere_cpu_s"] = max(0.0, elsewhere - sum(trial.cpu_s.values()))
         self._folder.add(self._where(kind, position, name), row, trial)
         self._progress.done(kind, seconds, error or "")
         return None if error else trial
@@ -219,5 +222,7 @@ def _failed_requests(trial: Trial) -> str | None:
     return f"{len(errors)} of {len(trial.records)} requests failed: {errors[0]}" if errors else None
 
 
-def _load() -> float:
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+def busy_elsewhere() -> float:
+    """CPU seconds that this machine has spent so far on anything but this process."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - time.process_time()

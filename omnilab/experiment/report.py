@@ -18,10 +18,10 @@ from omnilab.metrics import METRICS
 
 TITLES = {
     "wall_s": "wall time", "ttft_ms": "first text", "audio_ttfp_ms": "first audio",
-    "host_ms_per_step": "host ms a Talker step", "cpu_s": "CPU seconds",
+    "host_ms_per_step": "host ms a step", "cpu_s": "CPU seconds",
 }  # fmt: skip
 STAGES = 3
-WIDTH = 150  # columns in a log
+WIDTH = 160  # columns in a log
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class Report:
         console.print(f"\n{self.run['experiment']} on {self.run['model']}", style="bold", markup=False)
         for line in self._heading():
             console.print(line, markup=False, highlight=False)
-        table = Table("variant", *self._columns(), show_lines=False)
+        table = Table("variant", *self._columns())
+        table.columns[0].min_width, table.columns[0].overflow = 26, "fold"
         for row in self._rows():
             table.add_row(*(Text(cell) for cell in row))
         console.print(table)
@@ -93,6 +94,11 @@ class Report:
         odd = [TITLES[name] for name, same in ours.same.items() if same is not None and same.excludes(1.0)]
         if odd:
             notes.append(f"A/A: the baseline differs from itself in {', '.join(odd)}: distrust small effects there")
+        if ours.disturbed:
+            notes.append(
+                f"in {ours.disturbed} of {ours.trials} trials other programs used more than a tenth of the cores: "
+                "times are disturbed; run it again on a quiet machine"
+            )
         if not any(result.gated for result in ours.results if result.against):
             notes.append("no output was compared: no gate prompts, or nothing finished")
         if not self.run["cuda"]:
@@ -121,7 +127,7 @@ class Report:
         ]
 
     def _columns(self) -> list[str]:
-        return ["output", *(TITLES[name] for name in RATIOS), "verdict (wall time)"]
+        return ["output", *(TITLES[name] for name in RATIOS), "verdict on wall time"]
 
     def _rows(self) -> list[list[str]]:
         rows = []
@@ -150,7 +156,9 @@ def said_of(result: Result) -> list[str]:
     elif result.verdict == "no difference shown":
         lines.append("does not show in time at this size")
     lines.append("counted: " + moved_text(result.counters, ""))
-    lines.append("spans: " + moved_text(result.spans, " ms") if result.spans else "no span sum moved beyond the noise")
+    if result.trials > 1:
+        moved = moved_text(result.spans, " ms")
+        lines.append(f"spans: {moved}" if moved else "no span sum moved beyond the noise")
     return lines
 
 

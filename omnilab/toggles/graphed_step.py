@@ -165,18 +165,21 @@ class _Buffers:
     def pad(self, bucket: int) -> None:
         """Make every row of the bucket padding: zeros, greedy, at column 0 of the junk slot."""
         self._place([self._junk_slot] * bucket, [0] * bucket, [0] * bucket, [0] * bucket)
-        self._clear(bucket)
+        self.inputs[:bucket].zero_()
+        for name, value in _NO_LIMITS.items():
+            getattr(self._draws, name)[:bucket].fill_(value)
 
     def fill(
         self, bucket: int, inputs: Tensor, positions: list[int], rows: list[int], columns: list[int], draws: Draws
     ) -> Tensor:
-        """Put the step of the requests in slots `rows` [B] into the bucket; return `rows` on the device."""
+        """Put the step of the requests in slots `rows` [B] into the bucket; return `rows` on the device.
+
+        The other rows keep the inputs of whoever was there last: they write to the junk slot and nobody reads them.
+        """
         slots, starts, turns = [self._junk_slot] * bucket, [0] * bucket, [0] * bucket
         for row, column, position in zip(rows, columns, positions, strict=True):
             slots[row], starts[row], turns[row] = row, column, position
         self._place(slots, starts, turns, rows + [0] * (bucket - len(rows)))
-        if len(rows) < bucket:
-            self._clear(bucket)
         index, held = self._index[: len(rows)], self._draws
         self.inputs.index_copy_(0, index, inputs.to(self._device, self.inputs.dtype))
         for name in _NO_LIMITS:
@@ -194,12 +197,6 @@ class _Buffers:
             # Pinned memory is a step's own: the copy may still be running when the next one is made.
             host = host.pin_memory()
         self._places[:, : len(slots)].copy_(host, non_blocking=True)
-
-    def _clear(self, bucket: int) -> None:
-        """Give every row zeros as input and limits that limit nothing. Noise stays: a greedy row does not read it."""
-        self.inputs[:bucket].zero_()
-        for name, value in _NO_LIMITS.items():
-            getattr(self._draws, name)[:bucket].fill_(value)
 
 
 TOGGLE: Toggle[MakeDecodeStep] = Toggle(

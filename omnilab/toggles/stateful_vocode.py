@@ -95,7 +95,7 @@ TOGGLE: Toggle[MakeVocode] = Toggle(
     seam="vocode",
     baseline=WindowedVocode,
     optimized=StatefulVocode,
-    claim="chunks join without a click into the one-shot decode, for little more than half the work of a window",
+    claim="chunks join without a click into the one-shot decode, for 35 frames of work a chunk instead of 50",
     exact=frozenset({"tokens", "codes"}),  # samples are the one-shot decode's, which the baseline's are not
     tolerance=90.0,
 )

@@ -1,0 +1,45 @@
+# make ablate: which optimization pays here?   make test: does everything work?   Both make .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PINS := pyproject.toml constraints.txt
+
+.PHONY: ablate test races lint env clean
+
+ablate: $(VENV)/.lab
+	$(BIN)/python -m omnilab.ablate $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+races: $(VENV)/.dev
+	$(BIN)/python -m pytest -m races --timeout=0 $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+env: $(VENV)/.dev
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "omnilab needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch by itself first: the largest part, and the one whose version the rest must fit.
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	$(PIP) "$$(grep -m1 '^torch==' constraints.txt)"
+	touch $@
+
+$(VENV)/.lab: $(PINS) $(VENV)/.torch
+	$(PIP) --editable '.[lab]'
+	touch $@
+
+$(VENV)/.dev: $(PINS) $(VENV)/.lab
+	$(PIP) --editable '.[lab,dev]'
+	touch $@
