@@ -55,6 +55,8 @@ class Intake:
         """
         if sampling.speaker.lower() not in self._speakers:
             raise BadInput(f"unknown speaker {sampling.speaker!r}: use one of {', '.join(sorted(self._speakers))}")
+        if prompt.random_tokens is not None:  # before so many are drawn
+            self._check_length("Thinker", prompt.random_tokens, sampling.max_text_tokens, "text tokens")
         inputs = self._inputs(prompt)
         self._check_length("Thinker", len(inputs.ids), sampling.max_text_tokens, "text tokens")
         self._check_length("Talker", inputs.talker_prompt_len, sampling.frame_limit, "frames")

@@ -22,7 +22,7 @@ class Toggle(Generic[T]):
 
     `exact` names what stays equal to the baseline's: of tokens, codes and samples. `tolerance` is the least
     signal-to-difference ratio in dB where samples are compared in float32. `requires` names toggles that must be on
-    too. `fresh_process` means the stages restart when it changes.
+    too, `needs` the device type without which it cannot run. `fresh_process` means the stages restart when it changes.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Toggle(Generic[T]):
     exact: frozenset[str] = EXACT_ALL
     tolerance: float = 90.0
     requires: tuple[str, ...] = ()
+    needs: str | None = None
     fresh_process: bool = False
 
 

@@ -16,7 +16,7 @@ from omnilab.pipeline import Pipeline
 from omnilab.prompt import Prompt, Sampling
 from omnilab.recipe import Recipe, recipe_with
 from omnilab.speech import AudioChunk, Finished, Speech, TextDelta
-from omnilab.toggles import TOGGLES
+from omnilab.toggles import THE_FOUR
 from omnilab.workload import WorkItem, Workload, closed
 
 TONE = (np.sin(np.arange(8000) / 9).astype(np.float32) * 0.3, 16_000)
@@ -34,7 +34,7 @@ PROMPTS = {
     "audio": Prompt(text="What do you hear?", audio=TONE),
     "image": Prompt(text="What is this?", image=PICTURE),
 }
-SUBSETS = list(chain.from_iterable(combinations(TOGGLES, n) for n in range(len(TOGGLES) + 1)))
+SUBSETS = list(chain.from_iterable(combinations(THE_FOUR, n) for n in range(len(THE_FOUR) + 1)))
 
 
 def tiny(recipe: Recipe = recipes.AFTER_1378, **settings: Any) -> Pipeline:

@@ -138,11 +138,11 @@ def _base(experiment: Experiment) -> tuple[str, Recipe]:
 
 
 def _variants(experiment: Experiment) -> list[Variant]:
-    from omnilab.toggles import TOGGLES
+    from omnilab.toggles import THE_FOUR
 
     given = experiment.variants
     if given is None:
-        toggles = _resolved(TOGGLES if experiment.toggles is None else experiment.toggles, experiment.device)
+        toggles = _resolved(THE_FOUR if experiment.toggles is None else experiment.toggles, experiment.device)
         if not toggles:
             raise BadInput("toggles: none given")
         design.refuse_conflicts(toggles)
@@ -157,7 +157,7 @@ def _resolved(toggles: Sequence[str | Toggle[Any]], device: str | Mapping[str, s
     from omnilab.toggles import toggle_named
 
     found = tuple(toggle_named(toggle) if isinstance(toggle, str) else toggle for toggle in toggles)
-    needy = [toggle for toggle in found if "cuda" in toggle.requires]
+    needy = [toggle for toggle in found if toggle.needs == "cuda"]
     if needy and not uses_cuda(device):
         raise ToggleUnavailable(f"{needy[0].name} needs cuda, and the device is a CPU: leave it out")
     return found

@@ -205,4 +205,5 @@ TOGGLE: Toggle[MakeDecodeStep] = Toggle(
     baseline=eager_step,
     optimized=graphed_step,
     claim="a decode step costs the device's time, not the host's: thousands of launches become one",
+    needs="cuda",
 )

@@ -12,7 +12,7 @@ import pytest
 
 from omnilab.experiment.experiment import Experiment
 from omnilab.record import CounterRow, SpanRow
-from omnilab.toggles import TOGGLES
+from omnilab.toggles import THE_FOUR
 from omnilab.trial import RequestRecord, Trial
 from omnilab.workload import Workload
 
@@ -49,7 +49,7 @@ class Scripted:
         self.recipe = recipe
 
     def run(self, workload: Workload) -> Trial:
-        on = {toggle.name for toggle in TOGGLES if getattr(self.recipe, toggle.seam) is toggle.optimized}
+        on = {toggle.name for toggle in THE_FOUR if getattr(self.recipe, toggle.seam) is toggle.optimized}
         self.script.trials += 1
         self.script.measured.append(tuple(sorted(on)))
         self.script.explode(on, self.script.trials)

@@ -215,7 +215,7 @@ def other(name="other", seam="merge", **more):
     [
         ({"toggles": ["async_sav"]}, ToggleUnavailable, "shallow_merge"),
         ({"toggles": [other(), "shallow_merge"]}, ToggleConflict, "other and shallow_merge"),
-        ({"toggles": [other(requires=("cuda",))]}, ToggleUnavailable, "cuda"),
+        ({"toggles": [other(needs="cuda")]}, ToggleUnavailable, "cuda"),
         ({"toggles": []}, BadInput, "none given"),
         ({"design": "latin"}, BadInput, "ladder"),
         ({"base": "BEFORE"}, ToggleUnavailable, "BEFORE_1378"),

@@ -12,7 +12,7 @@ from omnilab import recipes
 from omnilab.pipeline import Pipeline
 from omnilab.prompt import Prompt
 from omnilab.recipe import recipe_with
-from omnilab.toggles import TOGGLES
+from omnilab.toggles import THE_FOUR
 
 SAY: dict[str, Any] = {"max_text_tokens": 8, "max_frames": 30, "seed": 4, "ignore_eos": True}
 PICTURE = (np.indices((56, 84)).sum(0)[..., None] * np.array([3, 5, 7]) % 256).astype(np.uint8)
@@ -25,7 +25,7 @@ def test_the_four_change_nothing_on_cuda(size: str) -> None:
     prompt = Prompt(text="What is this?", image=PICTURE)
     with Pipeline.open(size, device="cuda", recipe=recipes.BEFORE_1378) as pipe:
         before = pipe.speak(prompt, **SAY)
-        pipe.apply(recipe_with(*TOGGLES[:4], base=recipes.BEFORE_1378))
+        pipe.apply(recipe_with(*THE_FOUR, base=recipes.BEFORE_1378))
         after = pipe.speak(prompt, **SAY)
     assert before.token_ids == after.token_ids and np.array_equal(before.codes, after.codes)
     assert np.array_equal(before.audio, after.audio) and before.audio.std() > 0.001

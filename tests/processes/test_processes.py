@@ -24,7 +24,7 @@ from omnilab.recipe import recipe_with
 from omnilab.seams import Payload
 from omnilab.speech import Speech
 from omnilab.toggle import Toggle
-from omnilab.toggles import TOGGLES
+from omnilab.toggles import THE_FOUR
 from omnilab.toggles.shallow_merge import merge_elementwise
 from omnilab.workload import WorkItem, Workload, closed
 from tests.conftest import leftovers
@@ -85,7 +85,7 @@ MOVES: dict[str, Callable[[dict[Any, int], dict[Any, int]], bool]] = {
 }
 
 
-@pytest.mark.parametrize("toggle", TOGGLES, ids=lambda t: t.name)
+@pytest.mark.parametrize("toggle", THE_FOUR, ids=lambda t: t.name)
 def test_each_toggle_on_processes(pipe: Pipeline, inline_answer: Speech, toggle: Toggle[Any]) -> None:
     """A toggle without effect: each is in force everywhere, gives the baseline's output, and moves its counters."""
     workload = Workload((WorkItem(HEAR, Sampling(**SAY)),), closed(1))
