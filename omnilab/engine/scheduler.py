@@ -9,6 +9,7 @@ import numpy as np
 
 from omnilab.engine.messages import Audio, Item, Output, Spoken, StageRequest, Tokens, Work
 from omnilab.engine.request import Live
+from omnilab.record import count
 from omnilab.seams import FINISHED, NUM_OUTPUTS, Attach, Payload, Phase, TalkerRows
 
 
@@ -157,6 +158,7 @@ class TalkerScheduler(Scheduler):
         if budget <= 0:
             return None
         payload = self._attach(held, live.fresh, held[FINISHED])
+        count("payloads_attached", int(payload is not None))
         live.fresh = False
         if not live.prefilled:
             return self._prefill_part(live, budget, payload)

@@ -23,7 +23,7 @@ import cloudpickle
 
 from omnilab.engine.spec import StageSpec
 from omnilab.recipe import Recipe
-from omnilab.record import recording, span
+from omnilab.record import count, recording, span
 from omnilab.seams import Channel, Runner
 
 CLOSE_WITHIN_S = 5.0
@@ -55,11 +55,14 @@ class InPlaceChannel:
 
     def send_bytes(self, data: bytes) -> None:
         """Answer at once."""
+        count("bytes_to_worker", len(data))
         self._answers.append(answer(self._runner, data))
 
     def recv_bytes(self) -> bytes:
         """Take the next answer."""
-        return self._answers.popleft()
+        data = self._answers.popleft()
+        count("bytes_from_worker", len(data))
+        return data
 
     def poll(self) -> bool:
         """Is there an answer?"""
@@ -86,11 +89,14 @@ class ProcessChannel:
 
     def send_bytes(self, data: bytes) -> None:
         """Send a message; OSError when the worker has ended."""
+        count("bytes_to_worker", len(data))
         self._connection.send_bytes(data)
 
     def recv_bytes(self) -> bytes:
         """Take the next answer; EOFError when the worker has ended."""
-        return self._connection.recv_bytes()
+        data = self._connection.recv_bytes()
+        count("bytes_from_worker", len(data))
+        return data
 
     def poll(self) -> bool:
         """Is an answer, or the worker's end, there?"""

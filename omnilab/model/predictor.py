@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from omnilab.model.cache import cache_keyword
 from omnilab.model.sampling import greedy, pick
+from omnilab.record import count
 from omnilab.seams import Draws, PredictorLayer, PredictorWeights
 
 RESIDUAL_TOP_K, RESIDUAL_TOP_P = 50, 0.8
@@ -56,6 +57,7 @@ class CodePredictor:
     @torch.no_grad()
     def step(self, inputs: Tensor, cache: Any) -> Tensor:
         """Run inputs [B, n, T] after what the cache holds; return post-norm hidden states [B, n, T]."""
+        count("predictor_forwards")
         return self._body(inputs_embeds=inputs, use_cache=True, **{self._keyword: cache}).last_hidden_state
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from omnilab.model.cache import CachedBody, Step
 from omnilab.model.config import ModelConfig
 from omnilab.model.layout import ASSISTANT_HEADER, talker_layout
 from omnilab.model.predictor import CodePredictor
+from omnilab.record import count
 
 _NEVER_SAMPLED = 1024  # ids at the end of the vocabulary that are no codes; end-of-speech is the exception
 _PADS = 4  # tts pads between the answer's header and tts bos
@@ -111,6 +112,7 @@ class Talker:
     @torch.no_grad()
     def decode(self, inputs: Tensor, positions: Tensor, slots: Sequence[int] | Tensor) -> Tensor:
         """Run one frame a row: inputs [B, T], positions [B] with the delta in, slots [B] on the host; return [B, T]."""
+        count("eager_decodes")
         return self.decode_planned(self._to_module(inputs), positions, self._body.plan_decode(slots))
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from omnilab.model.cache import CachedBody, Step
 from omnilab.model.config import ModelConfig
+from omnilab.record import count
 
 if TYPE_CHECKING:
     from omnilab.model.inputs import PromptInputs
@@ -122,6 +123,7 @@ class Thinker:
 
         Returns post-norm hidden states [B, H] and accept-layer rows [B, H].
         """
+        count("eager_decodes")
         return self.decode_planned(inputs.to(self.device, self.dtype), positions, self._body.plan_decode(slots))
 
     @torch.no_grad()

@@ -1,8 +1,9 @@
 """Toggle: build each payload on the sender thread, not on the engine thread.
 
 Before vllm-omni#1378 the engine thread built the payload of every step and only the put ran on the sender thread;
-since then the engine thread enqueues a snapshot. Encoding and the put are on the sender thread on both sides. What moves
-is small (the join of the prefill's rows, once; copies of id lists; flattening of codes): expect little of one request.
+since then the engine thread enqueues a snapshot. Encoding and the put are on the sender thread on both sides. What
+moves is small (the join of the prefill's rows, once; copies of id lists; flattening of codes): expect little of one
+request.
 """
 
 from __future__ import annotations

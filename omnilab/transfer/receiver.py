@@ -77,6 +77,8 @@ class Receiver:
                     worked = True
                 else:
                     self._pending.append(inlet)
+            if self._pending and not worked:
+                count("empty_passes")
             return worked
 
     def entries(self) -> int:
