@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +28,24 @@ TOPOLOGIES = ("processes", "inline", "interleaved")
 CONNECTORS = ("shared_memory", "memory")
 
 
+class EventStream(Iterator[Event]):
+    """The events of one request. `close`, or dropping it at any moment, aborts the request if it is not done."""
+
+    def __init__(self, events: Generator[Event], give_up: Callable[[], None]) -> None:
+        self._events, self._give_up = events, give_up
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def close(self) -> None:
+        """Take no more. A generator that was never started knows nothing of its end: hence both."""
+        self._events.close()
+        self._give_up()
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Pipeline:
     """Three stages. Use `Pipeline.open(...)`, and `with`, or `close()`: processes and shared memory end with it."""
 
@@ -43,7 +61,7 @@ class Pipeline:
         cls,
         model: str | Path = "thin",
         *,
-        recipe: Recipe = recipes.AFTER_1378,
+        recipe: Recipe = recipes.BEST,
         device: str | Mapping[str, str] = "auto",
         dtype: str | None = None,
         topology: str = "processes",
@@ -110,12 +128,13 @@ class Pipeline:
         """Answer a prompt; keywords are those of Sampling. Raises what ended the request."""
         return self._finished(self._submit(_prompt(prompt), Sampling(**sampling)))
 
-    def stream(self, prompt: str | Prompt, **sampling: Any) -> Iterator[Event]:
+    def stream(self, prompt: str | Prompt, **sampling: Any) -> EventStream:
         """Yield TextDelta and AudioChunk as they come, then Finished. Leaving the loop early aborts the request.
 
         The request starts with the call, not with the first `next`.
         """
-        return self._events(self._submit(_prompt(prompt), Sampling(**sampling)))
+        tracked = self._submit(_prompt(prompt), Sampling(**sampling))
+        return EventStream(self._events(tracked), lambda: self._give_up(tracked))
 
     def run(self, workload: Workload) -> Trial:
         """Run a workload and measure it. Requests that fail are rows with an error, not exceptions."""
@@ -172,7 +191,7 @@ class Pipeline:
             while (event := await asyncio.to_thread(next, events, None)) is not None:
                 yield event
         finally:
-            await asyncio.shield(asyncio.to_thread(_close, events))
+            await asyncio.shield(asyncio.to_thread(events.close))
 
     async def arun(self, workload: Workload) -> Trial:
         """`run` without blocking the event loop."""
@@ -194,7 +213,8 @@ class Pipeline:
         seed, key = (sampling.seed, "") if sampling.seed is not None else (self._seed, str(index or ordinal))
         requests, num_tokens = self._intake.stage_requests(request_id, prompt, sampling, seed, key)
         record = RequestRecord(index=index or 0, request_id=request_id, start_s=0.0, input_tokens=num_tokens)
-        return Tracked(record, requests, self._intake.sample_rate, started=time.monotonic())
+        intake = self._intake
+        return Tracked(record, requests, intake.sample_rate, intake.num_code_groups, started=time.monotonic())
 
     def _submit(self, prompt: Prompt, sampling: Sampling) -> Tracked:
         tracked = self._prepare(prompt, sampling)
@@ -232,7 +252,7 @@ class Pipeline:
                 return event.speech
         raise Aborted("the request was given up", request=tracked.request_id)
 
-    def _events(self, tracked: Tracked) -> Iterator[Event]:
+    def _events(self, tracked: Tracked) -> Generator[Event]:
         text = self._intake.text_stream()
         said: list[str] = []
         try:
@@ -244,7 +264,7 @@ class Pipeline:
                         said.append(text.push(news.token_ids))
                         yield TextDelta(said[-1], news.token_ids)
                     else:
-                        yield AudioChunk(news.samples, self._intake.sample_rate)
+                        yield AudioChunk(news.samples.copy(), self._intake.sample_rate)
                 if done:
                     break
                 self._advance(None)
@@ -255,8 +275,12 @@ class Pipeline:
                 yield TextDelta(rest, [])
             yield Finished(self._speech(tracked, "".join(said)))
         finally:
-            request = tracked.request_id
-            self._tracker.end(tracked, Aborted(f"the caller gave the request up (request {request})", request=request))
+            self._give_up(tracked)
+
+    def _give_up(self, tracked: Tracked) -> None:
+        """Abort a request, if it is not done."""
+        request = tracked.request_id
+        self._tracker.end(tracked, Aborted(f"the caller gave the request up (request {request})", request=request))
 
     def _speech(self, tracked: Tracked, text: str) -> Speech:
         record = tracked.record
@@ -292,10 +316,6 @@ class Pipeline:
 
 def _prompt(prompt: str | Prompt) -> Prompt:
     return Prompt(text=prompt) if isinstance(prompt, str) else prompt
-
-
-def _close(events: Iterator[Event]) -> None:
-    events.close()  # pyright: ignore[reportAttributeAccessIssue] - a generator
 
 
 def _device(device: str | Mapping[str, str], stage: str) -> str:

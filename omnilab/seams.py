@@ -118,7 +118,7 @@ class Save(Protocol):
     """Takes what a step produced; E calls `save`, S calls `drain`. Owns its queue; keeps each request's order."""
 
     def save(self, live: LiveRequest, rows: Any) -> None:
-        """Take the rows of one step. `rows` and `live` may change as soon as this returns."""
+        """Take the rows of one step, which are owned; `live` may change as soon as this returns."""
         ...
 
     def drain(self) -> bool:

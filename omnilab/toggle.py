@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 from typing import Any, Generic, TypeVar
 
@@ -50,7 +51,11 @@ def source_hash(occupant: Any) -> str:
     value, and its source stays behind: there the compiled code is hashed, which is the same on both sides.
     """
     inner = getattr(occupant, "func", occupant)
-    inner = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
+    return _hash_of(inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner))
+
+
+@lru_cache(maxsize=256)
+def _hash_of(inner: Any) -> str:
     text = _code_text(inner) if _travels_by_value(inner) else inspect.getsource(inner)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -450,7 +450,7 @@ class Watched:
 class ScriptedIntake:
     """Stands in for omnilab.intake.Intake: a prompt's text is the number of a request of the script."""
 
-    sample_rate = 24_000
+    sample_rate, num_code_groups = 24_000, GROUPS
 
     def __init__(self, script: dict[int, Said]) -> None:
         self._script = script

@@ -122,7 +122,7 @@ def test_any_number_of_frames(pipe: Pipeline, frames: int) -> None:
 def test_an_answer_without_speech_ends(pipe: Pipeline) -> None:
     """A stage with nothing to send ends the request: one text token leaves nothing to speak."""
     speech = pipe.speak("Hm.", max_text_tokens=1, temperature=0)
-    assert len(speech.token_ids) == 1 and speech.codes.shape[0] == 0 and speech.audio.shape == (0,)
+    assert len(speech.token_ids) == 1 and speech.codes.shape == (0, 16) and speech.audio.shape == (0,)
 
 
 def test_apply_rewires_and_keeps_the_weights() -> None:
@@ -147,7 +147,10 @@ def test_leaving_a_stream_aborts_the_request(pipe: Pipeline) -> None:
         events = pipe.stream(PROMPTS["text"], max_text_tokens=20, max_frames=40, temperature=0)
         for _ in range(taken):
             next(events)
-        events.close()
+        if taken % 2:
+            del events
+        else:
+            events.close()
         pipe._settle()
         assert set(pipe.tables().values()) == {0}
 

@@ -24,6 +24,7 @@ class Tracked:
     record: RequestRecord
     requests: dict[str, m.StageRequest]  # by stage
     sample_rate: int
+    num_code_groups: int
     started: float  # time.monotonic()
     news: deque[m.Tokens | m.Audio] = field(default_factory=deque)
     audio: list[Any] = field(default_factory=list)
@@ -95,8 +96,8 @@ class Tracker:
         if isinstance(event, m.Tokens):
             self._take_tokens(tracked, event, at)
         elif isinstance(event, m.Spoken):
-            tracked.record.codes, tracked.speech_ended = event.codes, True
-            tracked.record.frames = len(event.codes)
+            tracked.record.codes = event.codes.reshape(len(event.codes), tracked.num_code_groups)
+            tracked.record.frames, tracked.speech_ended = len(event.codes), True
             tracked.finish_reasons["talker"] = event.finish_reason
         elif isinstance(event, m.Audio):
             self._take_audio(tracked, event, at)

@@ -119,20 +119,21 @@ def _rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return weight * F.rms_norm(states.float(), states.shape[-1:], None, epsilon).to(states.dtype)
 
 
-_SPARE = 14  # candidates beyond top-k: as many ties with the last of them are kept, as transformers keeps all
+_SPARE = 14  # candidates beyond top-k: so many ties with the last of them stay, as all do in transformers
 
 
 def draw(logits: Tensor, exp_noise: Tensor, top_k: int, top_p: float) -> Tensor:
     """Draw ids [B] from logits [B, Vc] cut to top-k, then to top-p, with Exp(1) noise [B, Vc]: the largest p / noise.
 
-    Only the likeliest few are sorted, which is what makes it cheaper than a sampler for any limits.
+    Sorted as the sampler for any limits sorts, not by topk: logits of bfloat16 tie all the time, and the order of ties
+    decides which of them top-p cuts. All that follows is done for the likeliest few alone.
     """
-    size = logits.shape[-1]
-    ordered, order = logits.topk(min(top_k + _SPARE, size), dim=-1)
-    ordered, order = ordered.flip(-1), order.flip(-1)  # ascending: the least likely are summed first
-    kept = ordered.masked_fill(ordered < ordered[:, -min(top_k, size), None], -torch.inf)
+    candidates = min(top_k + _SPARE, logits.shape[-1])
+    ordered, order = logits.sort(dim=-1)
+    ordered, order = ordered[:, -candidates:], order[:, -candidates:]
+    kept = ordered.masked_fill(ordered < ordered[:, -min(top_k, candidates), None], -torch.inf)
     probabilities = kept.softmax(-1)
-    # 1 - top_p in float32, as the sampler of any limits has it: the edge is the same to the last bit
+    # 1 - top_p in float32, as that sampler has it: the edge is the same to the last bit
     below = probabilities.cumsum(-1) <= 1 - torch.full_like(logits[:, :1], top_p)
     below[:, -1] = False  # the likeliest always stays
     race = probabilities.masked_fill(below, 0) / exp_noise.gather(-1, order)
