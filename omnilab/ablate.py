@@ -19,6 +19,7 @@ from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
+from omnilab.experiment.sweep import Sweep, refuse_lengths
 from omnilab.workload import Workload
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -58,11 +59,20 @@ def ablate(
         "num_prompts": num_prompts, "input_len": input_len, "output_len": output_len, "frames": frames,
         "max_concurrency": max_concurrency,
     }  # fmt: skip
-    if any(value is not None for value in lengths.values()):
-        changes["workload"] = resized(ours.workload, lengths)
-    ours = replace(ours, **changes)
+    if isinstance(ours, Sweep):
+        refuse_lengths(lengths)
+        ours = ours.changed(**changes)
+    else:
+        if any(value is not None for value in lengths.values()):
+            changes["workload"] = resized(ours.workload, lengths)
+        ours = replace(ours, **changes)
     if dry_run:
-        return _print_plan(ours.plan(), out, as_json)
+        if out is not None:
+            check_folder(out)
+        plans = [e.plan() for e in (ours.experiments.values() if isinstance(ours, Sweep) else [ours])]
+        for plan in plans:
+            _print_plan(plan, as_json)
+        return 0
     report = ours.run(out=out, progress=progress_to_stderr())
     if as_json:
         print(strict_json(report.to_dict(), indent=1))
@@ -71,7 +81,7 @@ def ablate(
     return 1 if report.failed else 0
 
 
-def load_experiment(path: Path) -> Experiment:
+def load_experiment(path: Path) -> Experiment | Sweep:
     """Return the EXPERIMENT of a file; BadInput says what is wrong and at which line."""
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in EXPERIMENTS.glob("*.py"))) or "none"
@@ -87,8 +97,8 @@ def load_experiment(path: Path) -> Experiment:
     except Exception as error:
         raise BadInput(f"{path}, line {_line_of(error, path)}: {type(error).__name__}: {error}") from error
     found = getattr(module, "EXPERIMENT", None)
-    if not isinstance(found, Experiment):
-        raise BadInput(f"{path}: must define EXPERIMENT = Experiment(...), has {type(found).__name__}")
+    if not isinstance(found, Experiment | Sweep):
+        raise BadInput(f"{path}: must define EXPERIMENT = Experiment(...) or Sweep(...), has {type(found).__name__}")
     return found
 
 
@@ -112,12 +122,10 @@ def resized(workload: Workload, lengths: dict[str, int | None]) -> Workload:
     return Workload.random(**{**kept, **given}, frames=frames)
 
 
-def _print_plan(plan: Plan, out: Path | None, as_json: bool) -> int:
-    if out is not None:
-        check_folder(out)
+def _print_plan(plan: Plan, as_json: bool) -> None:
     if as_json:
         print(strict_json(plan.to_dict(), indent=1))
-        return 0
+        return
     console, counts = Console(soft_wrap=True, highlight=False, markup=False), plan.counts()
     console.print(f"{plan.experiment.name} on {plan.experiment.model}, base {plan.baseline}")
     console.print(f"{counts['trial']} trials in {counts['open']} blocks, {counts['gate']} gate trials before them")
@@ -126,7 +134,6 @@ def _print_plan(plan: Plan, out: Path | None, as_json: bool) -> int:
         console.print(f"- {variant.name}: {names}; against {variant.against or 'itself (A/A)'}")
     for block, order in enumerate(plan.orders):
         console.print(f"block {block + 1}, seed {plan.workloads[block].seed}: {' | '.join(order)}")
-    return 0
 
 
 def _line_of(error: BaseException, path: Path) -> int | str:

@@ -64,8 +64,8 @@ class TalkerRunner(StageRunner[_State]):
         self._network, self._max_num_seqs, self._lookup = network, max_num_seqs, lookup
         residual = (network.num_code_groups - 1, network.codebook_size)
         self._draws = DrawsMaker("talker", network.device, network.vocab_size, residual)
-        # first codes each slot has generated, for the repetition penalty
-        self._seen = torch.zeros(max_num_seqs, network.vocab_size, dtype=torch.bool, device=network.device)
+        # first codes each slot has generated, for the repetition penalty; the last row is the padding's of a graph
+        self._seen = torch.zeros(max_num_seqs + 1, network.vocab_size, dtype=torch.bool, device=network.device)
         super().__init__("talker", recipe)
 
     def configure(self) -> None:

@@ -31,12 +31,13 @@ class Report:
     path: Path
     run: dict[str, Any]
     analysis: Analysis
+    lines: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def load(cls, path: str | Path) -> Report:
         """Read a run folder and analyse it; RunFolderError when it is none."""
         run, lines = read_run(Path(path))
-        return cls(Path(path), run, analyse(run, lines))
+        return cls(Path(path), run, analyse(run, lines), tuple(lines))
 
     @property
     def failed(self) -> bool:
@@ -46,6 +47,10 @@ class Report:
     def result(self, name: str) -> Result:
         """Return what the run shows of a variant."""
         return next(result for result in self.analysis.results if result.name == name)
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of a variant's trials that succeeded."""
+        return [line for line in self.lines if (line["kind"], line["variant"]) == ("trial", name) and not line["error"]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for machines: strict JSON values."""
