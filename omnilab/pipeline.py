@@ -172,7 +172,8 @@ class Pipeline:
         return {stage: answer.occupants for stage, answer in self._topology.ask(m.Describe()).items()}
 
     def tables(self) -> dict[str, int]:
-        """Count the entries of every per-request table; all are 0 when no request is live."""
+        """Count the entries of every per-request table: all must be 0, for this waits until no request is live."""
+        self._settle()
         answers = self._topology.ask(m.Describe())
         tables = {name: count for answer in answers.values() for name, count in answer.tables.items()}
         return {"pipeline": self._tracker.entries(), **tables}

@@ -29,7 +29,13 @@ def nothing_left() -> Iterator[None]:
     """Fail when a test leaves a process, a file in shared memory or a temporary file behind."""
     before = leftovers()
     yield
-    assert leftovers() == before
+    assert not left_since(before)
+
+
+def left_since(before: tuple[set[str], set[int]]) -> list[object]:
+    """Return what is left now that was not before; what others had left may have been swept."""
+    folders, children = leftovers()
+    return [*(folders - before[0]), *(children - before[1])]
 
 
 def leftovers() -> tuple[set[str], set[int]]:

@@ -58,7 +58,7 @@ def refused(capsys, argv):
         (["--model", "tiny", "--blocks", "0"], "blocks"),
         (["--model", "tiny", "--seed", "-1"], "seed"),
         (["--model", "tiny", "--blocks", "many"], "integer"),
-        (["--model", "tiny", "--input-len", "10000000"], "10000080 tokens of prompt and text, of at most"),
+        (["--model", "tiny", "--input-len", "10000000"], "prompt of 10000000 tokens and 80 text tokens do not fit"),
         (["--budget", "5m"], "--budget"),
         (["none.py"], "no such experiment file; in"),
         (["--model", "tiny", "--device", "cuda"], "cuda"),
@@ -79,7 +79,7 @@ def test_bad_arguments(no_stage, capsys, argv, said):
         (HEAD + "EXPERIMENT = Experiment(workload=Workload.random(input_len=-3))\n", "line 3: BadInput: input_len"),
         (
             HEAD + "from omnilab.toggle import Toggle\nMINE = Toggle(name='mine', seam='merge', baseline=len, "
-            "optimized=max, claim='', requires=('cuda',))\nEXPERIMENT = Experiment(toggles=[MINE], device='cpu')\n",
+            "optimized=max, claim='', needs='cuda')\nEXPERIMENT = Experiment(toggles=[MINE], device='cpu')\n",
             "mine needs cuda",
         ),
         (

@@ -12,6 +12,7 @@ import pytest
 
 from omnilab.engine.topology import SteppedStages
 from omnilab.pipeline import Pipeline
+from omnilab.recipes import BEFORE_1378
 from omnilab.speech import Finished, Speech
 from tests.races.lab import all_recipes, check_ids
 from tests.scripted import Crossing, EdgeLog, Watched
@@ -45,7 +46,7 @@ def pipeline(edges: list[EdgeLog]) -> Iterator[Pipeline]:
         patch.setattr("omnilab.pipeline.SteppedStages", stepped)
         opened = Pipeline.open(
             "tiny", device="cpu", topology="interleaved", connector="memory", max_num_batched_tokens=24,
-            codec_chunk_frames=3, codec_left_context_frames=3,
+            codec_chunk_frames=3, codec_left_context_frames=3, recipe=BEFORE_1378,
         )  # fmt: skip
     with opened as pipeline:
         yield pipeline
