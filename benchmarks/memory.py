@@ -20,11 +20,11 @@ def main() -> None:
     lengths = {"input_len": arguments.input_len, "output_len": arguments.output_len, "frames": arguments.output_len}
     with Pipeline.open(arguments.model) as pipe:
         levels: list[float] = []
-        for count in (10, arguments.requests - 10):
-            pipe.run(Workload.random(num_prompts=count, seed=count, max_concurrency=4, **lengths))
+        for trial in range(arguments.requests // 10):  # a trial keeps the rows of its requests: many short ones
+            pipe.run(Workload.random(num_prompts=10, seed=trial, max_concurrency=4, **lengths))
             levels.append(resident_mib())
         print(f"tables: {sum(pipe.tables().values())} entries")
-    first, last = levels
+    first, last = levels[0], levels[-1]
     print(f"after 10 requests {first:.0f} MiB, after {arguments.requests} {last:.0f} MiB: x {last / first:.3f}")
 
 

@@ -60,7 +60,8 @@ class Recorder:
     def __init__(self, stage: str, thread: str, ring: int = RING) -> None:
         self.stage, self.thread = stage, thread
         self.counts: Counter[str] = Counter()
-        self._rows: NDArray[np.int64] = np.zeros((ring, 5), dtype=np.int64)
+        # written to once, so that its pages are there from the start: a growing ring would look like a leak
+        self._rows: NDArray[np.int64] = np.full((ring, 5), -1, dtype=np.int64)
         self._requests: dict[str, int] = {}
         self._used = 0
 
