@@ -15,7 +15,7 @@ from rich.console import Console
 
 from omnilab.command import run_typer
 from omnilab.errors import BadInput
-from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.experiment import Experiment, refuse_what_cannot_run
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
@@ -41,7 +41,7 @@ def ablate(
     blocks: Annotated[int | None, typer.Option(help="fresh sets of stage processes; 5 or more for a verdict")] = None,
     out: Annotated[Path | None, typer.Option(help="new run folder; default runs/NAME-TIME")] = None,
     seed: Annotated[int | None, typer.Option(help="of orders and requests")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan, start nothing, write nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="check and print the plan, start nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON on standard output")] = False,
 ) -> int:
     """Measure toggles one at a time or together; what is not given here comes from the experiment's file.
@@ -71,6 +71,7 @@ def ablate(
             check_folder(out)
         plans = [e.plan() for e in (ours.experiments.values() if isinstance(ours, Sweep) else [ours])]
         for plan in plans:
+            refuse_what_cannot_run(plan)
             _print_plan(plan, as_json)
         return 0
     report = ours.run(out=out, progress=progress_to_stderr())
@@ -84,7 +85,8 @@ def ablate(
 def load_experiment(path: Path) -> Experiment | Sweep:
     """Return the EXPERIMENT of a file; BadInput says what is wrong and at which line."""
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in EXPERIMENTS.glob("*.py"))) or "none"
+        files = [file for file in EXPERIMENTS.glob("*.py") if "EXPERIMENT = " in file.read_text(encoding="utf-8")]
+        known = ", ".join(sorted(file.stem for file in files)) or "none"
         raise BadInput(f"{path}: no such experiment file; in {EXPERIMENTS} there are: {known}")
     spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path.resolve())
     if spec is None or spec.loader is None:

@@ -31,7 +31,7 @@ class Intake:
         )
         if max_model_len is not None and not 1 <= max_model_len <= longest:
             raise BadInput(f"max_model_len must lie between 1 and the model's {longest}, not {max_model_len}")
-        self.max_model_len = max_model_len or longest
+        self.max_model_len = self._processor.max_tokens = max_model_len or longest
         self.sample_rate = SAMPLE_RATE
         self.num_code_groups: int = config.talker_config.num_code_groups
         self._speakers = {name.lower() for name in config.talker_config.speaker_id}

@@ -26,7 +26,10 @@ def main(argv: list[str] | None = None) -> int:
     except BadInput as error:
         print(f"omnilab models: {error}", file=sys.stderr)
         return 2
-    except (Error, OSError) as error:
+    except OSError as error:
+        print(f"omnilab models: {arguments.out} cannot be written ({error.strerror}): name another", file=sys.stderr)
+        return 2
+    except Error as error:
         print(f"omnilab models: {error}", file=sys.stderr)
         return 1
     return 0

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from omnilab.engine import messages as m
 from omnilab.engine.spec import STAGES, MakeRunner, StageSpec, network_runner
 from omnilab.engine.topology import ProcessStages, SteppedStages, Topology
 from omnilab.engine.tracker import Tracked, Tracker
-from omnilab.errors import Aborted, BadInput, Timeout
+from omnilab.errors import Aborted, BadInput, StageFailed, Timeout
 from omnilab.intake import Intake
 from omnilab.prompt import Prompt, Sampling
 from omnilab.recipe import Recipe
@@ -126,14 +127,14 @@ class Pipeline:
 
     def speak(self, prompt: str | Prompt, **sampling: Any) -> Speech:
         """Answer a prompt; keywords are those of Sampling. Raises what ended the request."""
-        return self._finished(self._submit(_prompt(prompt), Sampling(**sampling)))
+        return self._finished(self._submit(_prompt(prompt), _sampling(sampling)))
 
     def stream(self, prompt: str | Prompt, **sampling: Any) -> EventStream:
         """Yield TextDelta and AudioChunk as they come, then Finished. Leaving the loop early aborts the request.
 
         The request starts with the call, not with the first `next`.
         """
-        tracked = self._submit(_prompt(prompt), Sampling(**sampling))
+        tracked = self._submit(_prompt(prompt), _sampling(sampling))
         return EventStream(self._events(tracked), lambda: self._give_up(tracked))
 
     def run(self, workload: Workload) -> Trial:
@@ -163,8 +164,15 @@ class Pipeline:
 
     def apply(self, recipe: Recipe) -> None:
         """Rewire with another recipe; weights stay loaded, unless `worker_link` changes. Waits for running requests."""
+        if not isinstance(recipe, Recipe):
+            raise BadInput(f"apply takes a Recipe, not {recipe!r}: see recipes.recipe_named and recipe_with")
         self._settle()
-        self._topology.apply(recipe)
+        try:
+            self._topology.apply(recipe)
+        except Exception as error:
+            ended = f"a recipe could not be applied ({error}); open the pipeline again"
+            self._tracker.fail(StageFailed(ended))  # stages may now hold different recipes
+            raise
 
     def occupants(self) -> dict[str, dict[str, str]]:
         """Ask every stage, engine and runner, what fills its seams: stage -> seam -> name and source hash."""
@@ -199,7 +207,8 @@ class Pipeline:
         return await asyncio.to_thread(self.run, workload)
 
     def close(self) -> None:
-        """End the stages; running requests are given up."""
+        """End the stages; running requests are given up, and later calls refused. Once is enough."""
+        self._tracker.fail(Aborted("the pipeline is closed: open another"))
         self._topology.close()
 
     def __enter__(self) -> Pipeline:
@@ -268,7 +277,8 @@ class Pipeline:
                         yield AudioChunk(news.samples.copy(), self._intake.sample_rate)
                 if done:
                     break
-                self._advance(None)
+                if not tracked.done:
+                    self._advance(None)
             if tracked.error is not None:
                 raise tracked.error
             if rest := text.flush():
@@ -303,6 +313,8 @@ class Pipeline:
 
     def _settle(self) -> None:
         """Wait until every stage has let go of every request."""
+        if self._tracker.failure is not None:
+            raise self._tracker.failure
         deadline = time.monotonic() + self._timeout_s
         while not self._tracker.quiet:
             if time.monotonic() > deadline:
@@ -316,7 +328,21 @@ class Pipeline:
 
 
 def _prompt(prompt: str | Prompt) -> Prompt:
-    return Prompt(text=prompt) if isinstance(prompt, str) else prompt
+    if isinstance(prompt, Prompt):
+        return prompt
+    if not isinstance(prompt, str):
+        raise BadInput(f"a prompt is a text or a Prompt, not {type(prompt).__name__}")
+    return Prompt(text=prompt)
+
+
+def _sampling(given: Mapping[str, Any]) -> Sampling:
+    known = {field.name for field in fields(Sampling)}
+    if unknown := sorted(set(given) - known):
+        raise BadInput(
+            f"unknown: {', '.join(unknown)}. Sampling takes {', '.join(sorted(known))}; "
+            "audio, image, system and messages belong into a Prompt"
+        )
+    return Sampling(**given)
 
 
 def _device(device: str | Mapping[str, str], stage: str) -> str:

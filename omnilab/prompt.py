@@ -43,8 +43,8 @@ class Prompt:
             raise BadInput(f"prompt: give one of text, messages and random_tokens, not {' and '.join(given)}")
         if not given and not has_media:
             raise BadInput("prompt: empty; give text, messages, random_tokens, audio or image")
-        if self.text is not None and not self.text.strip():
-            raise BadInput("prompt: empty text")
+        if self.text is not None:
+            _check_text(self.text)
         if self.messages is not None:
             _check_messages(self.messages)
         if self.random_tokens is not None:
@@ -118,6 +118,17 @@ def at_least(name: str, value: Any, least: int) -> int:
     if value < least:
         raise BadInput(f"{name}: must be {least} or more, not {value}")
     return int(value)
+
+
+def _check_text(text: Any) -> None:
+    if not isinstance(text, str):
+        raise BadInput(f"prompt: text must be a string, not {type(text).__name__}")
+    if not text.strip():
+        raise BadInput("prompt: empty text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"prompt: the text is no Unicode at {error.start}: half of a surrogate pair") from None
 
 
 def _check_messages(messages: Sequence[Message]) -> None:

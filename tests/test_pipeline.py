@@ -202,4 +202,36 @@ def test_bad_requests(pipe: Pipeline, tmp_path: Path) -> None:
         pipe.speak("Hi", max_text_tokens=-1)
     with pytest.raises(errors.BadInput, match="noise"):
         pipe.speak(Prompt(text="Hear this", audio=noise))
+    for prompt, named in ((None, "Prompt"), (5, "Prompt"), ("\ud83d", "surrogate")):
+        with pytest.raises(errors.BadInput, match=named):
+            pipe.speak(prompt)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(errors.BadInput, match="belong into a Prompt"):
+        pipe.speak("Hi", audio=TONE)
+    with pytest.raises(errors.BadInput, match="Recipe"):
+        pipe.apply("BEST")  # pyright: ignore[reportArgumentType]
     assert pipe.speak("Hi", max_text_tokens=2, max_frames=2).codes.shape == (2, 16)
+
+
+def test_a_closed_pipeline_refuses() -> None:
+    """A call after close hangs: here it is refused at once, whatever it is, and closing twice is nothing."""
+    pipeline = tiny()
+    stream = pipeline.stream("Go on.", max_text_tokens=9)
+    next(stream)
+    pipeline.close()
+    pipeline.close()
+    calls = (lambda: list(stream), lambda: pipeline.speak("Hi"), lambda: pipeline.apply(recipes.BEST), pipeline.tables)
+    for call in calls:
+        with pytest.raises(errors.Aborted, match="closed"):
+            call()
+
+
+def test_the_page_on_using_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page whose code no longer runs; inline here, for speed."""
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "using.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    inline = code.replace('Pipeline.open("tiny")', 'Pipeline.open("tiny", topology="inline", connector="memory")')
+    assert inline != code
+    monkeypatch.chdir(root)
+    exec(inline, {})
+    assert "samples]" in capsys.readouterr().out

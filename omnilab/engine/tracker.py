@@ -76,6 +76,11 @@ class Tracker:
         with self._lock:
             self._end(tracked, error)
 
+    def fail(self, failure: RequestFailed) -> None:
+        """The pipeline cannot go on: end every request with `failure`, and refuse those to come with it."""
+        with self._lock:
+            self._stage_failed(failure)
+
     def on_event(self, stage: str, event: Any) -> None:
         """Take one event of a stage."""
         now = time.monotonic()

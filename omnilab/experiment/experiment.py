@@ -69,7 +69,11 @@ class Experiment:
             open_pipeline = lab_pipeline(plan)
         facts = {"machine": machine.fingerprint(), "versions": machine.versions(), "commit": machine.commit()}
         folder = RunFolder.create(path, {**plan.to_dict(), **facts, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-        measure(plan, folder, open_pipeline, progress or Silent())
+        try:
+            measure(plan, folder, open_pipeline, progress or Silent())
+        except KeyboardInterrupt:
+            folder.write_report(Report.load(path).markdown())  # of what was finished
+            raise
         report = Report.load(path)
         folder.write_report(report.markdown())
         return report

@@ -21,7 +21,7 @@ TITLES = {
     "host_ms_per_step": "host ms a step", "cpu_s": "CPU seconds",
 }  # fmt: skip
 STAGES = 3
-WIDTH = 160  # columns in a log
+WIDTH = 180  # columns in a log
 
 
 @dataclass(frozen=True, slots=True)

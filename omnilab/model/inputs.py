@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from omnilab.errors import BadInput, ModelNotFound
+from omnilab.errors import BadInput, ModelNotFound, PromptTooLong
 from omnilab.model.layout import ASSISTANT_ROWS, audio_tokens, expand, media_ids, rope_positions, talker_layout
 from omnilab.model.media import load_audio, load_image
 from omnilab.model.weights import load_config, quiet
@@ -52,6 +52,7 @@ class InputProcessor:
         if self.tokenizer.chat_template is None:
             self.tokenizer.chat_template = _processor_template(folder)
         self._folder = folder
+        self.max_tokens: int | None = None  # longer prompts are refused before they are processed
         self._extractors: dict[str, Any] = {}
         self._media_ids = media_ids(self.config)
         # Not all_special_ids: that holds the named ones only.
@@ -60,6 +61,13 @@ class InputProcessor:
         self._special_texts = [str(added[i]) for i in self.special_ids]
         self._vocab_size: int = self.config.thinker_config.text_config.vocab_size
         self._plain_ids = [i for i in range(min(len(self.tokenizer), self._vocab_size)) if i not in added]
+
+    def _refuse_longer(self, num_tokens: int) -> None:
+        """Before features and positions of far too long a prompt are computed."""
+        if self.max_tokens is not None and num_tokens >= self.max_tokens:
+            raise PromptTooLong(
+                f"the prompt of {num_tokens} tokens does not fit into max_model_len = {self.max_tokens}: shorten it"
+            )
 
     def process(self, messages: str | Sequence[Message]) -> PromptInputs:
         """Process a conversation; a plain string is one user turn.
@@ -73,6 +81,7 @@ class InputProcessor:
         turns, audio, images = self._read_messages(messages)
         text = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        self._refuse_longer(len(ids))
         sounds = self._hear(audio) if audio else {}
         sights = self._see(images) if images else {}
         thinker = self.config.thinker_config

@@ -17,6 +17,7 @@ from .conftest import Spawn
 
 PATIENCE = 60.0  # s until a wait that should have ended counts as hung
 NUM_RINGS = 20_000
+MANY_RINGS = 1_000_000  # `make races`
 
 RINGER = """
 import mmap, random, sys, time
@@ -106,7 +107,11 @@ def test_bells_leave_the_others_unread(bell: Doorbell) -> None:
         bells.wait(soon())
 
 
-def test_no_wakeup_is_lost_between_processes(make_bell: Callable[[], Doorbell], spawn: Spawn) -> None:
+@pytest.mark.parametrize(
+    "num_rings",
+    [NUM_RINGS, pytest.param(MANY_RINGS, marks=[pytest.mark.races, pytest.mark.timeout(0)])],
+)
+def test_no_wakeup_is_lost_between_processes(make_bell: Callable[[], Doorbell], spawn: Spawn, num_rings: int) -> None:
     """A ring between the last scan and the wait is lost: the consumer sleeps beside a published chunk."""
     there, back, memory = make_bell(), make_bell(), os.memfd_create("words")
     os.ftruncate(memory, 16)
@@ -114,9 +119,9 @@ def test_no_wakeup_is_lost_between_processes(make_bell: Callable[[], Doorbell], 
     words = memoryview(shared).cast("Q")
     delays = random.Random(2)
     fds = (there.fileno(), back.fileno(), memory)
-    child = spawn(RINGER, *fds, NUM_RINGS, pass_fds=fds)
+    child = spawn(RINGER, *fds, num_rings, pass_fds=fds)
     try:
-        while words[1] < NUM_RINGS:
+        while words[1] < num_rings:
             assert there.wait(soon()), f"asleep at {words[1]}, published {words[0]}"
             words[1] = words[0]
             if delays.random() < 0.02:
