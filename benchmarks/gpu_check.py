@@ -3,7 +3,7 @@
 Builds `full` with random weights, calibrates a Thinker step and a Talker frame against public figures, then runs 2,500
 in and 900 out under BEST and BEFORE_1378, and 300 in and 300 out under BEFORE_1378 and each of the four alone. Every
 recipe replays CUDA graphs, as the real stages did. Stops at the limit with what it has. On a CPU it runs `tiny` at a
-tenth of the lengths: that tests the script and says nothing of a GPU.
+twentieth of the lengths: that tests the script and says nothing of a GPU.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     check = Check(arguments.limit, on_gpu)
-    size, scale = ("full", 1) if on_gpu else ("tiny", 10)
+    size, scale = ("full", 1) if on_gpu else ("tiny", 20)
     print(f"{torch.cuda.get_device_name() if on_gpu else 'CPU'}, torch {torch.__version__}, size {size}", flush=True)
     long = Workload.random(num_prompts=1, input_len=2500 // scale, output_len=900 // scale, seed=0)
     short = Workload.random(num_prompts=1, input_len=300 // scale + 20, output_len=300 // scale, seed=0)

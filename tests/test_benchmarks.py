@@ -1,4 +1,4 @@
-"""The GPU check, as far as a CPU can run it: on `tiny`, at a tenth of the lengths."""
+"""The GPU check, as far as a CPU can run it: on `tiny`, at a twentieth of the lengths."""
 
 from __future__ import annotations
 
