@@ -23,19 +23,22 @@ def counts(input_len: int, output_len: int, row_bytes: int, toggles: Iterable[st
     rows = sum(input_len + 1 + k for k in range(1, decode + 1))
     tensors = 1 if "prefill_only_hidden_states" in on else 2
     return {
-        ELEMENTS: 0 if "shallow_merge" in on else _elements(input_len, decode, "prefill_only_hidden_states" in on),
+        ELEMENTS: 0 if "shallow_merge" in on else _elements(input_len, decode, on),
         BYTES: 0 if "override_rows" in on else tensors * rows * row_bytes,
         HIDDEN_ROWS: 0 if "prefill_only_hidden_states" in on else decode,
     }
 
 
-def _elements(input_len: int, decode: int, prefill_only: bool) -> int:
-    """Prompt ids once; then all ids so far at each merge, to which chunk k adds the k + 2 output ids there are."""
+def _elements(input_len: int, decode: int, on: set[str]) -> int:
+    """Prompt ids once; then at each merge the ids held, to which chunk k adds the k + 2 output ids there are."""
     first = 2 * input_len + 2
-    if prefill_only:
+    if "prefill_only_hidden_states" in on:
         return first
+    chunks = [k + 2 for k in range(1, decode + 1)]
+    if "override_rows" in on:  # a chunk's own ids are all that is held
+        return first + sum(chunks)
     held, total = input_len + 2, first
-    for k in range(1, decode + 1):
-        held += k + 2
+    for ids in chunks:
+        held += ids
         total += held
     return total
