@@ -140,7 +140,7 @@ class Pipeline:
     def run(self, workload: Workload) -> Trial:
         """Run a workload and measure it. Requests that fail are rows with an error, not exceptions."""
         items = [self._prepare(item.prompt, item.sampling, index) for index, item in enumerate(workload.requests)]
-        self._settle()
+        self._ready()
         self._topology.ask(m.Collect())  # what came before is not this trial's
         cpu_before = self._topology.cpu_seconds()
         started = time.monotonic()
@@ -166,7 +166,7 @@ class Pipeline:
         """Rewire with another recipe; weights stay loaded, unless `worker_link` changes. Waits for running requests."""
         if not isinstance(recipe, Recipe):
             raise BadInput(f"apply takes a Recipe, not {recipe!r}: see recipes.recipe_named and recipe_with")
-        self._settle()
+        self._ready()
         try:
             self._topology.apply(recipe)
         except Exception as error:
@@ -176,12 +176,12 @@ class Pipeline:
 
     def occupants(self) -> dict[str, dict[str, str]]:
         """Ask every stage, engine and runner, what fills its seams: stage -> seam -> name and source hash."""
-        self._settle()
+        self._ready()
         return {stage: answer.occupants for stage, answer in self._topology.ask(m.Describe()).items()}
 
     def tables(self) -> dict[str, int]:
         """Count the entries of every per-request table: all must be 0, for this waits until no request is live."""
-        self._settle()
+        self._ready()
         answers = self._topology.ask(m.Describe())
         tables = {name: count for answer in answers.values() for name, count in answer.tables.items()}
         return {"pipeline": self._tracker.entries(), **tables}
@@ -311,10 +311,14 @@ class Pipeline:
             raise Timeout(f"no stage has said anything for {now - self._tracker.last_event:.0f} s: is one stuck?")
         self._topology.advance(min(now + 0.1, until or limit))
 
-    def _settle(self) -> None:
-        """Wait until every stage has let go of every request."""
+    def _ready(self) -> None:
+        """Raise what has ended the pipeline, if anything has; wait until no request is live."""
         if self._tracker.failure is not None:
             raise self._tracker.failure
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until every stage has let go of every request."""
         deadline = time.monotonic() + self._timeout_s
         while not self._tracker.quiet:
             if time.monotonic() > deadline:

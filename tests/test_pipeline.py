@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from omnilab.prompt import Prompt, Sampling
 from omnilab.recipe import Recipe, recipe_with
 from omnilab.speech import AudioChunk, Finished, Speech, TextDelta
 from omnilab.toggles import THE_FOUR
+from omnilab.toggles.shallow_merge import merge_shallow
 from omnilab.workload import WorkItem, Workload, closed
 
 TONE = (np.sin(np.arange(8000) / 9).astype(np.float32) * 0.3, 16_000)
@@ -223,6 +225,22 @@ def test_a_closed_pipeline_refuses() -> None:
     for call in calls:
         with pytest.raises(errors.Aborted, match="closed"):
             call()
+
+
+def test_a_pipeline_that_ends_in_a_trial_leaves_rows() -> None:
+    """A trial lost with the stage that died in it: its requests are rows with the error, not an exception."""
+    opened: list[Pipeline] = []
+
+    def ends(state: Any, payload: Any) -> Any:
+        opened[0]._tracker.fail(errors.StageFailed("talker: gone"))
+        return merge_shallow(state, payload)
+
+    with tiny(replace(recipes.AFTER_1378, merge=ends)) as pipeline:
+        opened.append(pipeline)
+        trial = pipeline.run(Workload.prompts(["One.", "Two."], sampling=Sampling(max_text_tokens=5)))
+        assert [record.error is not None and "gone" in record.error for record in trial.records] == [True, True]
+        with pytest.raises(errors.StageFailed, match="gone"):
+            pipeline.apply(recipes.AFTER_1378)
 
 
 def test_the_page_on_using_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

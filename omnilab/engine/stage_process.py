@@ -20,7 +20,7 @@ from omnilab.engine import messages as m
 from omnilab.engine.spec import StageSpec
 from omnilab.engine.stage import Stage
 from omnilab.engine.threads import LoopThreads
-from omnilab.engine.worker import quiet_start, receive
+from omnilab.engine.worker import limit_threads, quiet_start, receive
 from omnilab.errors import StageFailed
 from omnilab.recipe import Recipe
 from omnilab.transfer.connector import Connector, SharedMemoryConnector
@@ -98,7 +98,7 @@ def main() -> int:
     quiet_start()
     with Connection(int(sys.argv[1])) as connection:
         start: Start = receive(connection, within_s=60)
-        _limit_threads()
+        limit_threads(start.spec.num_threads)
         try:
             process = StageProcess(connection, start)
         except Exception as error:
@@ -109,13 +109,6 @@ def main() -> int:
             return 1
         process.run()
     return 0
-
-
-def _limit_threads() -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
 
 
 if __name__ == "__main__":

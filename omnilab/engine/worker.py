@@ -161,7 +161,7 @@ def main() -> int:
     quiet_start()
     with Connection(int(sys.argv[1])) as connection:
         spec, recipe = receive(connection, within_s=60)
-        _limit_threads(spec.num_threads)
+        limit_threads(spec.num_threads)
         try:
             runner = spec.make_runner(spec, recipe)
         except Exception as error:
@@ -182,7 +182,8 @@ def _serve_failure(connection: Connection, error: Exception) -> int:
     return 1
 
 
-def _limit_threads(num_threads: int) -> None:
+def limit_threads(num_threads: int) -> None:
+    """Set what torch may use in this process: threads of one operation, and no gradients."""
     import torch
 
     torch.set_num_threads(num_threads)

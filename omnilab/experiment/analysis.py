@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from omnilab.experiment import statistics
+from omnilab.experiment.plan import AGAIN
 from omnilab.experiment.statistics import LEAST_BLOCKS, Estimate
 
-AGAIN = " (A/A)"
 RATIOS = ("wall_s", "ttft_ms", "audio_ttfp_ms", "host_ms_per_step", "cpu_s")
 LEAST_SPAN_MS = 1.0  # a span that takes less in a whole trial is not looked at
 SHOWN = 5  # spans and counters named per variant
