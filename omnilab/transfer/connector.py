@@ -143,14 +143,19 @@ class SharedMemoryConnector:
     def get(self, request_id: str, chunk_id: int) -> bytearray | mmap.mmap | None:
         """Take a chunk. From 64 KiB up it is mapped: its memory and a descriptor are freed with its last view."""
         path = f"{self._room(request_id)}/{chunk_id:d}"
-        with suppress(FileNotFoundError), open(path, "r+b", buffering=0) as file:
-            os.unlink(path)  # of several takers one gets past this line
-            size = os.fstat(file.fileno()).st_size
-            if size >= MAP_FROM:  # shared: a private map that is populated copies every page
-                return mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-            chunk = bytearray(size)
-            file.readinto(chunk)
-            return chunk
+        with suppress(FileNotFoundError):
+            # Few system calls: after each one this thread waits for the interpreter's lock that the runner wants too.
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.unlink(path)  # of several takers one gets past this line
+                size = os.fstat(file).st_size
+                if size >= MAP_FROM:  # shared: a private map that is populated copies every page
+                    return mmap.mmap(file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                chunk = bytearray(size)
+                os.readv(file, [chunk])
+                return chunk
+            finally:
+                os.close(file)
         return None
 
     def close(self, request_id: str) -> None:
