@@ -101,6 +101,8 @@ def load_experiment(path: Path) -> Experiment | Sweep:
     found = getattr(module, "EXPERIMENT", None)
     if not isinstance(found, Experiment | Sweep):
         raise BadInput(f"{path}: must define EXPERIMENT = Experiment(...) or Sweep(...), has {type(found).__name__}")
+    if isinstance(found, Experiment) and not found.question and module.__doc__:
+        return replace(found, question=module.__doc__.split("\n\n")[0].strip())
     return found
 
 
@@ -128,7 +130,7 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     if as_json:
         print(strict_json(plan.to_dict(), indent=1))
         return
-    console, counts = Console(soft_wrap=True, highlight=False, markup=False), plan.counts()
+    console, counts = Console(soft_wrap=True, highlight=False, markup=False), plan.counts(plan.rule.first)
     console.print(f"{plan.experiment.name} on {plan.experiment.model}, base {plan.baseline}")
     console.print(f"{counts['trial']} trials in {counts['open']} blocks, {counts['gate']} gate trials before them")
     for variant in plan.variants:

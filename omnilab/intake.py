@@ -33,6 +33,7 @@ class Intake:
             raise BadInput(f"max_model_len must lie between 1 and the model's {longest}, not {max_model_len}")
         self.max_model_len = self._processor.max_tokens = max_model_len or longest
         self.sample_rate = SAMPLE_RATE
+        self.hidden_size: int = config.thinker_config.text_config.hidden_size
         self.num_code_groups: int = config.talker_config.num_code_groups
         self._speakers = {name.lower() for name in config.talker_config.speaker_id}
         self._text_end = frozenset((config.im_end_token_id,))

@@ -23,6 +23,7 @@ METRICS = {
     "e2el_ms": "request start to its end, audio included",
     "audio_ttfp_ms": "request start to first audio packet",
     "audio_rtf": "(last audio - request start) / audio seconds; includes the time to the first packet",
+    "audio_underrun_s": "seconds that a player, started by the first audio packet, stands still for want of the next",
     "audio_s": "seconds of audio of a request",
     "host_ms_per_step": "Talker's spans get, accumulate, pickle, unpickle, merge, on all its threads / its steps",
     "cpu_s": "processor seconds of all stage processes over the trial",
@@ -36,6 +37,12 @@ METRICS = {
     "output_tokens": "text tokens of all requests",
     "frames": "audio frames of all requests",
 }  # fmt: skip
+# A verdict can be on any of these; more of a throughput is better, less of the others.
+THROUGHPUTS = ("request_throughput", "output_throughput", "audio_throughput")
+VERDICT_METRICS = (
+    "wall_s", "host_ms_per_step", "cpu_s", "ttft_ms", "tpot_ms", "itl_ms", "e2el_ms", "audio_ttfp_ms", "audio_rtf",
+    *THROUGHPUTS,
+)  # fmt: skip
 # What a Talker does for its chunks on the host. Not the forward, not waiting: `transport` is the time a pickle is under
 # way, in which the worker also computes, so it would count the forward.
 HOST_SPANS = ("get", "accumulate", "pickle", "unpickle", "merge")
@@ -73,6 +80,18 @@ def audio_ttfp_ms(record: RequestRecord) -> float | None:
 def audio_rtf(record: RequestRecord) -> float | None:
     """(last audio - start) / audio seconds; includes the time to the first packet."""
     return ratio(record.audio_times_s[-1] - record.start_s, record.audio_s) if record.audio_times_s else None
+
+
+def audio_underrun_s(record: RequestRecord) -> float | None:
+    """Seconds that a player stands still after it started with the first packet; a stall moves its clock."""
+    if not record.audio_times_s or not sum(record.audio_samples):
+        return None
+    second = record.audio_s / sum(record.audio_samples)  # of one sample
+    stalled, plays_until = 0.0, record.audio_times_s[0]
+    for time_s, samples in zip(record.audio_times_s, record.audio_samples, strict=True):
+        stalled += max(0.0, time_s - plays_until)
+        plays_until = max(plays_until, time_s) + samples * second
+    return stalled
 
 
 def median_of(function: Callable[[RequestRecord], float | None], records: Iterable[RequestRecord]) -> float | None:
@@ -139,5 +158,6 @@ PER_REQUEST: dict[str, Callable[[RequestRecord], float | None]] = {
     "e2el_ms": e2el_ms,
     "audio_ttfp_ms": audio_ttfp_ms,
     "audio_rtf": audio_rtf,
+    "audio_underrun_s": audio_underrun_s,
     "audio_s": audio_s,
 }

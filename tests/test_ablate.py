@@ -169,7 +169,7 @@ def test_a_real_run_end_to_end(tmp_path):
         "omnilab.ablate",
         str(file),
         "--blocks",
-        "1",
+        "3",
         "--out",
         str(tmp_path / "run"),
         "--json",

@@ -27,6 +27,15 @@ def test_rtf_includes_the_time_to_the_first_packet():
     assert "includes the time to the first packet" in METRICS["audio_rtf"]
 
 
+def test_a_player_stands_still_for_what_comes_late_and_a_stall_is_counted_once():
+    # 2 s, 2 s, 4 s of sound at 1, 3.5 and 4 s: half a second late, then 1.5 s of stock.
+    spoken = record(audio_times_s=[1.0, 3.5, 4.0], audio_samples=[2, 2, 4], audio_s=8.0)
+    assert Trial([spoken]).metrics["audio_underrun_s"] == pytest.approx(0.5)
+    in_time = record(audio_times_s=[1.0, 2.0], audio_samples=[2, 2], audio_s=4.0)
+    assert Trial([in_time]).metrics["audio_underrun_s"] == 0
+    assert Trial([record()]).metrics["audio_underrun_s"] is None
+
+
 def test_tpot_and_itl_count_tokens_not_events():
     text = record(text_times_s=[0.0, 0.1, 0.2, 0.3], text_token_counts=[1, 4, 4, 1], output_tokens=10)
     metrics = Trial([text]).metrics

@@ -75,16 +75,21 @@ def analyse(run: Row, lines: Sequence[Row]) -> Analysis:
     pairs = {b: [t[b] for t in (first, second) if b in t] for b in sorted({*first, *second})}
     tried = {(line["block"], line["variant"]) for line in lines if line["kind"] == "trial"}
     stopped = {name for name, found in differences.items() if found}
-    wanted = {(b, name) for b, order in enumerate(run["orders"]) for name in order if name not in stopped}
+    wanted = {
+        (b, name)
+        for b, order in enumerate(run["orders"][: run["rule"]["first"]])
+        for name in order
+        if name not in stopped
+    }
     return Analysis(
         baseline_name=base,
         baseline={m: _mean([row["metrics"][m] for rows in pairs.values() for row in rows]) for m in RATIOS},
         same={m: statistics.ratio(_values(second, m), _lists({b: [r] for b, r in first.items()}, m)) for m in RATIOS},
         results=tuple(_result(v, by_variant, pairs, base, differences, lines) for v in run["variants"]),
         blocks=len(pairs),
-        planned_blocks=run["blocks"],
+        planned_blocks=run["rule"]["first"],
         unfinished=bool(wanted - tried),
-        disturbed=sum(row["elsewhere_cpu_s"] > 0.1 * run["machine"]["cores"] * row["seconds"] for row in good),
+        disturbed=sum(bool(row["disturbed"]) for row in good),
         trials=len(good),
     )
 

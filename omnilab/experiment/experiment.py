@@ -15,7 +15,7 @@ from omnilab.experiment.design import Variant
 from omnilab.experiment.plan import Plan, make_plan, uses_cuda
 from omnilab.experiment.protocol import Bench, OpenPipeline, Progress, Silent, measure
 from omnilab.experiment.report import Report
-from omnilab.experiment.results import RunFolder, check_folder
+from omnilab.experiment.results import RunFolder, check_folder, refuse_another
 from omnilab.toggle import Toggle
 from omnilab.workload import Workload
 
@@ -29,20 +29,29 @@ class Experiment:
 
     `toggles` (names or Toggle; None: the four) go through `design`; `variants` says instead, by name, which toggles
     are on. `gate_prompts`: a file of prompts (its first with audio, with an image, of text are used), a workload, or
-    None for no gate.
+    None for no gate. How many blocks: `blocks` (None: 5), or as many as fit into `budget` ("5m"), or as `detect`
+    needs to see an effect of that size (0.03: 3 %), or `looks` after 5, 7 and 10 blocks; only one of them. `noise_from`
+    is an earlier run's folder whose noise and times plan this one. Verdicts are on `primary`, the rest is exploratory;
+    a difference within `margin` is no difference.
     """
 
     name: str = "experiment"
+    question: str = ""
     model: str = "thin"
     base: str | Recipe = "BEFORE_1378"
     toggles: Sequence[str | Toggle[Any]] | None = None
     variants: Mapping[str, Sequence[str | Toggle[Any]]] | Sequence[Variant] | None = None
     design: str = "one-at-a-time"
     workload: Workload = field(default_factory=Workload.random)
-    blocks: int = 5
+    blocks: int | None = None
+    budget: str | None = None
+    detect: float | None = None
+    looks: bool = False
+    noise_from: str | Path | None = None
+    primary: str = "wall_s"
+    margin: float = 0.02
     seed: int = 0
     gate_prompts: str | Path | Workload | None = "prompts.jsonl"
-    budget: str | None = None
     device: str | Mapping[str, str] = "auto"
     topology: str = "processes"
     timeout_s: float = 120.0
@@ -56,31 +65,46 @@ class Experiment:
         out: str | Path | None = None,
         progress: Progress | None = None,
         open_pipeline: OpenPipeline | None = None,
+        resume: bool = False,
     ) -> Report:
         """Measure and report into `out` (None: runs/NAME-TIME). BadInput comes before a stage starts or a file is made.
 
+        `resume` goes on with a run in `out` that was interrupted; RunFolderError when it is of another experiment.
         `open_pipeline(recipe)` gives the stages of a block; the default starts the lab's pipeline.
         """
         plan = self.plan()
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        check_folder(path)
+        run = {**plan.to_dict(), "plan_hash": plan.hash, **machine.facts()}
+        if resume:
+            refuse_another(path, run)
+        else:
+            check_folder(path)
         if open_pipeline is None:
-            refuse_what_cannot_run(plan)
+            run |= refuse_what_cannot_run(plan)
             open_pipeline = lab_pipeline(plan)
-        facts = {"machine": machine.fingerprint(), "versions": machine.versions(), "commit": machine.commit()}
-        folder = RunFolder.create(path, {**plan.to_dict(), **facts, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        started = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        folder = RunFolder.resume(path) if resume else RunFolder.create(path, {**run, **started})
         try:
             measure(plan, folder, open_pipeline, progress or Silent())
-        except KeyboardInterrupt:
-            folder.write_report(Report.load(path).markdown())  # of what was finished
-            raise
-        report = Report.load(path)
-        folder.write_report(report.markdown())
-        return report
+        finally:
+            folder.close()
+            if folder.lines:
+                write_reports(path)  # of what was finished, when it was interrupted
+        return Report.load(path)
 
 
-def refuse_what_cannot_run(plan: Plan) -> None:
-    """Raise ModelNotFound, PromptTooLong or another BadInput for what the lab's stages would refuse later."""
+def write_reports(path: Path) -> Report:
+    """Analyse a run folder and write its reports; return the analysis."""
+    report = Report.load(path)
+    report.write()
+    return report
+
+
+def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:
+    """Raise ModelNotFound, PromptTooLong or another BadInput for what the lab's stages would refuse later.
+
+    Return what only the model's folder says: `row_bytes`, the size of one Thinker row on an edge.
+    """
     import torch
 
     from omnilab.intake import Intake
@@ -91,6 +115,7 @@ def refuse_what_cannot_run(plan: Plan) -> None:
     for workload in filter(None, (plan.workloads[0], plan.gate)):
         for item in workload.requests:
             intake.stage_requests("check", item.prompt, item.sampling, item.sampling.seed or 0, "")
+    return {"row_bytes": 2 * intake.hidden_size}  # bfloat16
 
 
 def lab_pipeline(plan: Plan) -> OpenPipeline:

@@ -5,6 +5,7 @@ A variant that changes what its toggles promise to keep, or does other work, get
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,39 @@ class Difference:
         """Say it in one line."""
         where = "" if self.position is None else f" at {self.position}"
         return f"request {self.request}: {self.what}{where}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How a trial's output stands to the baseline's: what `exact` forbids, and what is equal whatever it allows."""
+
+    difference: Difference | None  # the first that is forbidden
+    same_work: bool
+    equal: dict[str, bool]  # tokens, codes, samples: bit for bit in every request
+    differing: int  # requests in which any of the three differs
+    requests: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a row of trials.jsonl."""
+        said = None if self.difference is None else str(self.difference)
+        return {
+            "difference": said, "same_work": self.same_work, "equal": self.equal, "differing": self.differing,
+            "requests": self.requests,
+        }  # fmt: skip
+
+
+def compare(trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float) -> Comparison:
+    """Compare a trial with the baseline's on the same requests."""
+    pairs = list(zip(trial.records, base.records, strict=False))
+    equal = {what: all(same(new, old) for new, old in pairs) for what, same in EQUAL.items()}
+    difference = first_difference(trial, base, exact, tolerance_db)
+    return Comparison(
+        difference=difference,
+        same_work=difference is None or not first_difference(trial, base, frozenset(), tolerance_db),
+        equal=equal,
+        differing=sum(not all(same(new, old) for same in EQUAL.values()) for new, old in pairs),
+        requests=len(trial.records),
+    )
 
 
 def first_difference(trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float) -> Difference | None:
@@ -66,6 +100,13 @@ def _compare(
     if "samples" in exact and (found := _unequal_samples(record.audio, expected.audio, tolerance_db)):
         return Difference(index, "samples", *found)
     return None
+
+
+EQUAL: dict[str, Callable[[RequestRecord, RequestRecord], bool]] = {
+    "tokens": lambda new, old: new.token_ids == old.token_ids,
+    "codes": lambda new, old: new.codes_sha == old.codes_sha,
+    "samples": lambda new, old: new.audio_sha == old.audio_sha,
+}
 
 
 def _rows(codes: NDArray[Any] | None) -> list[list[int]]:

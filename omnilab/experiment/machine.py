@@ -15,6 +15,11 @@ import psutil
 PACKAGES = ("omnilab", "torch", "transformers", "numpy", "msgspec", "safetensors", "tokenizers", "scipy", "pandas")
 
 
+def facts() -> dict[str, Any]:
+    """Return machine, versions and commit, for run.json."""
+    return {"machine": fingerprint(), "versions": versions(), "commit": commit()}
+
+
 def fingerprint() -> dict[str, Any]:
     """Return processor, usable cores, memory and operating system."""
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,10 @@ import numpy as np
 
 from omnilab.errors import BadInput, ToggleUnavailable
 from omnilab.experiment import design
+from omnilab.experiment.blocks import BlockRule, rule_of
 from omnilab.experiment.design import Variant
+from omnilab.experiment.results import strict_json
+from omnilab.metrics import VERDICT_METRICS
 from omnilab.prompt import Prompt, at_least
 from omnilab.toggle import Toggle
 from omnilab.workload import WorkItem, Workload, closed, derive_seed
@@ -31,6 +35,7 @@ class Plan:
     """What will be done. `orders` and `workloads` have an entry a block; `recipes` is by variant, A/A included."""
 
     experiment: Experiment
+    rule: BlockRule
     variants: tuple[Variant, ...]  # the baseline first
     recipes: Mapping[str, Recipe]
     orders: tuple[tuple[str, ...], ...]
@@ -46,21 +51,28 @@ class Plan:
         """Return the variant that a trial's name stands for; A/A is the baseline."""
         return next(v for v in self.variants if v.name == name.removesuffix(AGAIN))
 
-    def counts(self) -> dict[str, int]:
+    @property
+    def hash(self) -> str:
+        """Hash of everything that decides what is measured, and in which order."""
+        return hashlib.sha256(strict_json(self.to_dict()).encode()).hexdigest()
+
+    def counts(self, blocks: int) -> dict[str, int]:
         """Return how many steps of each kind there are: open, gate, trial."""
         tried = len(self.orders[0])
-        return {"open": len(self.orders), "gate": tried if self.gate else 0, "trial": tried * len(self.orders)}
+        return {"open": blocks, "gate": tried if self.gate else 0, "trial": tried * blocks}
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for run.json."""
         ours = self.experiment
         return {
-            "experiment": ours.name, "model": str(ours.model), "device": str(ours.device),
+            "experiment": ours.name, "question": ours.question, "model": str(ours.model), "device": str(ours.device),
             "cuda": uses_cuda(ours.device), "topology": ours.topology, "seed": ours.seed,
-            "blocks": len(self.orders), "baseline": self.baseline,
+            "rule": self.rule.to_dict(), "primary": ours.primary, "margin": ours.margin,
+            "design": "variants" if ours.variants is not None else ours.design, "baseline": self.baseline,
             "variants": [
                 {"name": v.name, "toggles": [t.name for t in v.toggles], "against": v.against, "exact": v.exact,
-                 "claims": [t.claim for t in v.toggles], "occupants": self.recipes[v.name].occupants()}
+                 "seams": [t.seam for t in v.toggles], "claims": [t.claim for t in v.toggles],
+                 "occupants": self.recipes[v.name].occupants()}
                 for v in self.variants
             ],
             "orders": self.orders,
@@ -74,10 +86,12 @@ def make_plan(experiment: Experiment) -> Plan:
     """Resolve names, check all that can be checked without a stage, draw orders and seeds. Raises BadInput."""
     from omnilab.recipe import recipe_with  # brings torch
 
-    at_least("blocks", experiment.blocks, 1)
+    rule = rule_of(experiment)
     at_least("seed", experiment.seed, 0)
-    if experiment.budget is not None:
-        raise BadInput("budget: sizing a run by time is not there yet; give blocks")
+    if experiment.primary not in VERDICT_METRICS:
+        raise BadInput(f"primary: no metric {experiment.primary!r}; there are {', '.join(VERDICT_METRICS)}")
+    if not 0 < experiment.margin < 0.5:
+        raise BadInput(f"margin: must lie between 0 and 50 %, not {experiment.margin:.3g}")
     base_name, base = _base(experiment)
     variants = design.named_after(_variants(experiment), base_name)
     recipes = {variant.name: recipe_with(*variant.toggles, base=base) for variant in variants}
@@ -86,9 +100,10 @@ def make_plan(experiment: Experiment) -> Plan:
             raise BadInput(f"{variant.name}: is on in {base_name} already; choose another --base")
     recipes[base_name + AGAIN] = base
     variants.sort(key=lambda variant: bool(variant.toggles))  # stable: the baseline first
-    seeds = [derive_seed(experiment.seed, block) for block in range(experiment.blocks)]
+    seeds = [derive_seed(experiment.seed, block) for block in range(rule.most)]
     return Plan(
         experiment=experiment,
+        rule=rule,
         variants=tuple(variants),
         recipes=recipes,
         orders=tuple(_shuffled(list(recipes), seed) for seed in seeds),

@@ -1,22 +1,23 @@
 """The protocol: blocks of fresh processes, the output gate, then every variant once in random order.
 
-Rows are written as they finish. A failed trial is a row too; the rest of its block goes on with fresh processes.
+Rows are written as they finish. A failed or aborted trial is a row too; the rest of its block goes on with fresh
+processes. What has a row is not measured again, so a run goes on where it stopped, in the same order.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import psutil
-
 from omnilab.errors import BadInput, Error
-from omnilab.experiment.gate import first_difference
-from omnilab.experiment.plan import AGAIN, Plan, warm_up
-from omnilab.experiment.results import RunFolder
-from omnilab.metrics import host_growth
+from omnilab.experiment import guards
+from omnilab.experiment.gate import compare
+from omnilab.experiment.machine import usable_cores
+from omnilab.experiment.plan import AGAIN, Plan, uses_cuda, warm_up
+from omnilab.experiment.results import ABORTED, RunFolder, aborted
+from omnilab.metrics import PER_REQUEST, host_growth
 from omnilab.trial import Trial
 from omnilab.workload import Workload
 
@@ -76,15 +77,36 @@ class Silent:
 
 
 def measure(plan: Plan, folder: RunFolder, open_pipeline: OpenPipeline, progress: Progress) -> None:
-    """Do the whole plan. BadInput from the first opening takes the folder back; an interrupt leaves what is done."""
-    progress.begin(plan.counts())
-    stopped: dict[str, str] = {}  # variant -> why it gets no speed
+    """Do what the plan wants and the folder has not. BadInput from the first opening takes a new folder back."""
+    run, block = plan.to_dict(), 0
+    needed = plan.rule.needed(run, folder.lines, 0)
+    progress.begin(_left(plan, folder, needed))
     try:
-        for block in range(len(plan.orders)):
+        while block < needed:
             with ExitStack() as stages:
-                _Block(plan, folder, open_pipeline, progress, block, stages).run(stopped)
+                _Block(plan, folder, open_pipeline, progress, block, stages).run()
+            block += 1
+            if (now := plan.rule.needed(run, folder.lines, block)) != needed:
+                needed = now
+                progress.begin(_left(plan, folder, needed))
     finally:
         progress.end()
+
+
+def _left(plan: Plan, folder: RunFolder, blocks: int) -> dict[str, int]:
+    done = _measured(folder.lines)
+    left = plan.counts(blocks)
+    whole = sum(all(("trial", b, name) in done for name in order) for b, order in enumerate(plan.orders[:blocks]))
+    return {
+        "open": left["open"] - whole,
+        "gate": 0 if done & {("gate", 0, plan.baseline)} else left["gate"],
+        "trial": left["trial"] - sum(kind == "trial" for kind, _, _ in done),
+    }
+
+
+def _measured(lines: Iterable[Mapping[str, Any]]) -> set[tuple[str, int, str]]:
+    """Return what has a row: kind, block, variant. What was aborted is measured again."""
+    return {(line["kind"], line["block"], line["variant"]) for line in lines if not aborted(line)}
 
 
 class _Block:
@@ -102,20 +124,22 @@ class _Block:
         self._plan, self._folder, self._progress, self._block = plan, folder, progress, block
         self._open_pipeline, self._stages = open_pipeline, stages
         self._pipe: Bench | None = None
-        self._opened = 0
+        self._cuda = uses_cuda(plan.experiment.device)
 
-    def run(self, stopped: dict[str, str]) -> None:
-        plan, trials = self._plan, {}
-        if self._block == 0:
+    def run(self) -> None:
+        """Measure what has no row yet, and compare its outputs."""
+        if not self._folder.lines:
             self._open_first()
-            self._gate(stopped)
+        if self._block == 0:
+            self._gate()
+        plan, done, trials = self._plan, _measured(self._folder.lines), {}
         for position, name in enumerate(plan.orders[self._block]):
-            if name not in stopped:
+            if ("trial", self._block, name) not in done and name not in self._stopped():
                 trials[name] = self._trial("trial", position, name, plan.workloads[self._block])
-        for name, difference in self._compare(trials).items():
-            self._folder.add(self._where("comparison", -1, name), {"difference": difference}, None)
-            if difference is not None:
-                stopped.setdefault(name, difference)
+        if trials and plan.baseline not in trials and plan.baseline + AGAIN not in trials:
+            # The outputs of the processes before an interruption are gone: the baseline answers once more, unmeasured.
+            trials[plan.baseline] = self._trial("reference", -1, plan.baseline, plan.workloads[self._block])
+        self._compare("comparison", trials)
 
     def _open_first(self) -> None:
         try:
@@ -124,51 +148,70 @@ class _Block:
             self._folder.discard()
             raise
 
-    def _gate(self, stopped: dict[str, str]) -> None:
+    def _stopped(self) -> set[str]:
+        """Variants that get no speed: a comparison found forbidden output that the baseline itself does not show."""
+        restless = {
+            (line["kind"], line["block"])
+            for line in self._folder.lines
+            if line["kind"] in COMPARISONS and line["variant"] == self._plan.baseline + AGAIN and line["difference"]
+        }
+        return {
+            line["variant"]
+            for line in self._folder.lines
+            if line["kind"] in COMPARISONS
+            and line["difference"]
+            and not line["variant"].startswith(self._plan.baseline + AGAIN)
+            and not (line["same_work"] and (line["kind"], line["block"]) in restless)
+        }
+
+    def _gate(self) -> None:
         """Compare every variant with the base on prompts with audio and image, before any speed."""
         plan = self._plan
-        if plan.gate is None:
+        compared = {line["variant"] for line in self._folder.lines if line["kind"] == "gate comparison"}
+        if plan.gate is None or compared:  # they are written together, after the last of the gate's trials
             return
         order = sorted(plan.orders[0], key=lambda name: (name != plan.baseline, name != plan.baseline + AGAIN))
         trials = {name: self._trial("gate", position, name, plan.gate) for position, name in enumerate(order)}
         if trials[plan.baseline] is None:
             raise Error(f"{plan.baseline}: the baseline itself failed on the gate prompts; see {self._folder.path}")
-        for name, difference in self._compare(trials).items():
-            self._folder.add(self._where("gate comparison", -1, name), {"difference": difference}, None)
-            if difference is not None and not name.startswith(plan.baseline):
-                stopped[name] = difference
+        self._compare("gate comparison", trials)
 
-    def _compare(self, trials: Mapping[str, Trial | None]) -> dict[str, str | None]:
+    def _compare(self, kind: str, trials: Mapping[str, Trial | None]) -> None:
         plan = self._plan
         base = trials.get(plan.baseline) or trials.get(plan.baseline + AGAIN)
-        found: dict[str, str | None] = {}
         for name, trial in trials.items():
             if trial is not None and trial is not base and base is not None:
                 variant = plan.variant(name)
-                difference = first_difference(trial, base, variant.exact, variant.tolerance)
-                found[name] = None if difference is None else str(difference)
-        return found
+                found = compare(trial, base, variant.exact, variant.tolerance)
+                self._folder.add(self._where(kind, -1, name), found.to_dict(), None)
 
     def _trial(self, kind: str, position: int, name: str, workload: Workload) -> Trial | None:
         """Measure a variant once and write its row; None when it failed."""
-        before, began, trial, error = busy_elsewhere(), time.monotonic(), None, None
+        text = f"block {self._block + 1} of {self._plan.rule.first}: {kind} of {name}"
+        began, before, trial, error = time.monotonic(), guards.read(self._cuda), None, None
         try:
             pipe = self._ready()
-            self._progress.start(f"block {self._block + 1} of {len(self._plan.orders)}: {kind} of {name}")
-            before, began = busy_elsewhere(), time.monotonic()
+            self._progress.start(text)
+            began, before = time.monotonic(), guards.read(self._cuda)
             pipe.apply(self._plan.recipes[name])
             trial = pipe.run(workload)
             error = _wrong_occupant(trial, self._plan.recipes[name]) or _failed_requests(trial)
         except Exception as caught:  # whatever ends a trial is a row; the others go on
             error = f"{type(caught).__name__}: {caught}"
             self._close()
-        seconds = time.monotonic() - began
-        elsewhere = busy_elsewhere() - before
-        row = {"error": error, "seconds": seconds, "elsewhere_cpu_s": elsewhere, "processes": self._opened}
+        except KeyboardInterrupt:
+            row = {"error": f"{ABORTED}: interrupted", "seconds": time.monotonic() - began}
+            self._folder.add(self._where(kind, position, name), row, None)
+            raise
+        seconds, after = time.monotonic() - began, guards.read(self._cuda)
+        row: dict[str, Any] = {"error": error, "seconds": seconds, "guards": {"before": before, "after": after}}
         if trial is not None:
             row |= _summary(trial)
-            row["elsewhere_cpu_s"] = max(0.0, elsewhere - sum(trial.cpu_s.values()))
+        own = sum(trial.cpu_s.values()) if trial is not None else 0.0
+        row["disturbed"] = guards.disturbances(before, after, seconds, own, usable_cores())
         self._folder.add(self._where(kind, position, name), row, trial)
+        if trial is not None and kind == "trial" and self._block == 0:
+            self._folder.write_audio(name, trial.records[0], trial.sample_rate)
         self._progress.done(kind, seconds, error or "")
         return None if error else trial
 
@@ -176,12 +219,13 @@ class _Block:
         """Return warm stages, opened if need be."""
         if self._pipe is None:
             began = time.monotonic()
-            self._progress.start(f"block {self._block + 1} of {len(self._plan.orders)}: starting stages, warming up")
-            self._opened += 1
+            self._progress.start(f"block {self._block + 1} of {self._plan.rule.first}: starting stages, warming up")
             pipe = self._stages.enter_context(self._open_pipeline(self._plan.recipes[self._plan.baseline]))
             pipe.run(warm_up(self._plan.workloads[self._block]))
             self._pipe = pipe
-            self._progress.done("open", time.monotonic() - began, "")
+            seconds = time.monotonic() - began
+            self._folder.add(self._where("open", -1, self._plan.baseline), {"error": None, "seconds": seconds}, None)
+            self._progress.done("open", seconds, "")
         return self._pipe
 
     def _close(self) -> None:
@@ -190,6 +234,9 @@ class _Block:
 
     def _where(self, kind: str, position: int, name: str) -> dict[str, Any]:
         return {"kind": kind, "block": self._block, "position": position, "variant": name}
+
+
+COMPARISONS = ("gate comparison", "comparison")
 
 
 def _summary(trial: Trial) -> dict[str, Any]:
@@ -202,9 +249,20 @@ def _summary(trial: Trial) -> dict[str, Any]:
         key = f"{row.stage}/{row.thread}/{row.counter}"
         counters[key] = counters.get(key, 0) + row.value
     return {
-        "metrics": trial.metrics, "host_growth": host_growth(trial.span_rows), "counters": counters, "spans_ms": spans,
+        "metrics": trial.metrics, "per_request": _per_request(trial), "outputs": _outputs(trial),
+        "host_growth": host_growth(trial.span_rows), "counters": counters, "spans_ms": spans,
         "spans_lost": trial.spans_lost, "cpu_s": trial.cpu_s, "occupants": trial.occupants,
     }  # fmt: skip
+
+
+def _outputs(trial: Trial) -> list[list[str | None]]:
+    """Hashes of each request's tokens, codes and samples."""
+    return [[record.text_sha, record.codes_sha, record.audio_sha] for record in trial.records]
+
+
+def _per_request(trial: Trial) -> dict[str, list[float | None]]:
+    done = [record for record in trial.records if record.error is None]
+    return {name: [function(record) for record in done] for name, function in PER_REQUEST.items()}
 
 
 def _wrong_occupant(trial: Trial, recipe: Recipe) -> str | None:
@@ -220,9 +278,3 @@ def _wrong_occupant(trial: Trial, recipe: Recipe) -> str | None:
 def _failed_requests(trial: Trial) -> str | None:
     errors = [record.error for record in trial.records if record.error]
     return f"{len(errors)} of {len(trial.records)} requests failed: {errors[0]}" if errors else None
-
-
-def busy_elsewhere() -> float:
-    """CPU seconds that this machine has spent so far on anything but this process."""
-    times = psutil.cpu_times()
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - time.process_time()

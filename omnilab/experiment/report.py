@@ -52,6 +52,10 @@ class Report:
         """Return the lines of a variant's trials that succeeded."""
         return [line for line in self.lines if (line["kind"], line["variant"]) == ("trial", name) and not line["error"]]
 
+    def write(self) -> None:
+        """Write report.md into the run folder."""
+        (self.path / "report.md").write_text(self.markdown(), encoding="utf-8")
+
     def to_dict(self) -> dict[str, Any]:
         """Return it for machines: strict JSON values."""
         return plain({"path": self.path, "analysis": self.analysis, "notes": self.notes(), "definitions": METRICS})
@@ -100,10 +104,7 @@ class Report:
         if odd:
             notes.append(f"A/A: the baseline differs from itself in {', '.join(odd)}: distrust small effects there")
         if ours.disturbed:
-            notes.append(
-                f"in {ours.disturbed} of {ours.trials} trials other programs used more than a tenth of the cores: "
-                "times are disturbed; run it again on a quiet machine"
-            )
+            notes.append(f"{ours.disturbed} of {ours.trials} trials were disturbed: run it again on a quiet machine")
         if not any(result.gated for result in ours.results if result.against):
             notes.append("no output was compared: no gate prompts, or nothing finished")
         if not self.run["cuda"]:

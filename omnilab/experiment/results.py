@@ -1,19 +1,23 @@
 """The run folder: what was planned, a line a trial as it finishes, and the rows behind it.
 
-`run.json` is written before the first trial; `trials.jsonl` is appended and synced, failed trials too;
+`run.json` is written before the first trial; `trials.jsonl` is appended and synced, failed and aborted trials too;
 `requests.parquet`, `counters.parquet` and `spans.parquet` are folders of one file a trial, which pandas.read_parquet
-reads as one table.
+reads as one table. One process at a time writes: a lock on trials.jsonl, freed with the process, says who.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import math
 import os
+import re
 import shutil
+import wave
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnilab.errors import RunFolderError
-from omnilab.trial import Trial
+from omnilab.trial import RequestRecord, Trial
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+ABORTED = "aborted"  # how the error of a trial begins that an interrupt ended
 # Types are fixed, so that a table without a single value in a column still fits the others.
 COLUMNS = {
     "requests": {
@@ -47,11 +52,20 @@ WHERE = {"kind": "string", "block": "int64", "position": "int64", "variant": "st
 
 
 class RunFolder:
-    """A folder of results that is being written. Make it with `create`."""
+    """A folder of results that is being written. Make it with `create` or `resume`, and close it."""
 
-    def __init__(self, path: Path, made: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path, lines: list[dict[str, Any]], made: Path | None = None) -> None:
+        """Take the lock; RunFolderError when another process is writing."""
+        self.path, self.lines = path, lines
         self._made = made  # outermost folder that `create` made
+        self._file = open(path / "trials.jsonl", "ab")  # noqa: SIM115 (closed by `close`)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise RunFolderError(
+                f"{path}: another process is writing it; wait for it, or name another --out"
+            ) from error
 
     @classmethod
     def create(cls, path: Path, run: Mapping[str, Any]) -> RunFolder:
@@ -66,10 +80,23 @@ class RunFolder:
             if made is not None:
                 shutil.rmtree(made, ignore_errors=True)
             raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
-        return cls(path, made)
+        return cls(path, [], made)
+
+    @classmethod
+    def resume(cls, path: Path) -> RunFolder:
+        """Go on with a folder that was begun; a last line that a kill cut off is taken away."""
+        _, lines = read_run(path)
+        folder = cls(path, lines)
+        folder._cut_to_whole_lines()
+        return folder
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._file.close()
 
     def discard(self) -> None:
         """Take back what `create` made: nothing was measured."""
+        self.close()
         if self._made is not None:
             shutil.rmtree(self._made, ignore_errors=True)
         else:
@@ -77,19 +104,44 @@ class RunFolder:
                 (self.path / name).unlink(missing_ok=True)
 
     def add(self, where: Mapping[str, Any], row: Mapping[str, Any], trial: Trial | None) -> dict[str, Any]:
-        """Write the rows of a trial, then its line, synced; return the line. `where` has the keys of WHERE."""
-        files = {} if trial is None else self._write_rows(where, trial)
-        line = {**where, **row, "files": files}
-        with open(self.path / "trials.jsonl", "a", encoding="utf-8") as lines:
-            lines.write(strict_json(line) + "\n")
-            lines.flush()
-            os.fsync(lines.fileno())
+        """Write the rows of a trial, then its line, synced; return the line. `where` has the keys of WHERE.
+
+        RunFolderError when there is no room: what was written before is whole, and the run can be resumed.
+        """
+        kept = self._file.tell()
+        try:
+            files = {} if trial is None else self._write_rows(where, trial)
+            line = json.loads(strict_json({**where, **row, "files": files}))
+            self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                self._cut_to(kept)
+            raise RunFolderError(
+                f"{self.path}: cannot be written: {error.strerror or error}; its {len(self.lines)} finished rows are "
+                "kept: make room and go on with --resume"
+            ) from error
+        self.lines.append(line)
         return line
 
-    def write_report(self, text: str) -> Path:
-        """Write report.md."""
-        _write_synced(self.path / "report.md", text)
-        return self.path / "report.md"
+    def write_audio(self, variant: str, record: RequestRecord, sample_rate: int) -> None:
+        """Write a request's sound as audio/VARIANT-INDEX.wav, 16 bit, to listen to."""
+        if record.audio is None or not len(record.audio):
+            return
+        (self.path / "audio").mkdir(exist_ok=True)
+        name = re.sub(r"[^\w.+-]+", "_", variant)
+        with wave.open(str(self.path / "audio" / f"{name}-{record.index}.wav"), "wb") as file:
+            file.setparams((1, 2, sample_rate, 0, "NONE", ""))
+            file.writeframes((np.clip(record.audio, -1, 1) * 32767).astype("<i2").tobytes())
+
+    def _cut_to_whole_lines(self) -> None:
+        data = (self.path / "trials.jsonl").read_bytes()
+        self._cut_to(data.rfind(b"\n") + 1)
+
+    def _cut_to(self, size: int) -> None:
+        self._file.truncate(size)
+        self._file.seek(size)
 
     def _write_rows(self, where: Mapping[str, Any], trial: Trial) -> dict[str, str]:
         import pyarrow as pa
@@ -120,6 +172,21 @@ def check_folder(path: Path) -> None:
         raise RunFolderError(f"{path}: cannot be written, because {parent} cannot; name another folder with --out")
 
 
+def refuse_another(path: Path, run: Mapping[str, Any]) -> None:
+    """Raise RunFolderError, naming what differs, unless `path` holds a run of this very plan, machine and code."""
+    begun, _ = read_run(path)
+    asked = json.loads(strict_json(run))
+    differing = [key for key in asked if begun.get(key) != asked[key] and key != "plan_hash"]
+    if differing:
+        said = "; ".join(f"{key}: {_brief(begun.get(key))} there, {_brief(asked[key])} here" for key in differing)
+        raise RunFolderError(f"{path}: holds another run, so it cannot be resumed: {said}")
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return run.json and the lines of trials.jsonl; a last line cut off by a kill is left out."""
     try:
@@ -129,7 +196,22 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise RunFolderError(f"{path}: is not a run folder: {error}") from error
     if run.get("schema_version") != SCHEMA_VERSION:
         raise RunFolderError(f"{path}: has schema version {run.get('schema_version')}, not {SCHEMA_VERSION}")
-    return run, [json.loads(line) for line in text.split("\n")[:-1] if line]
+    return run, [_line(path, number, text) for number, text in enumerate(text.split("\n")[:-1], 1)]
+
+
+def aborted(line: Mapping[str, Any]) -> bool:
+    """Was it a trial that an interrupt ended?"""
+    return str(line.get("error") or "").startswith(ABORTED)
+
+
+def _line(path: Path, number: int, text: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+        if not {"kind", "block", "variant"} <= set(line):
+            raise ValueError("no trial")
+        return line
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(f"{path}/trials.jsonl, line {number}: is damaged: {error}") from error
 
 
 def strict_json(value: Any, indent: int | None = None) -> str:
