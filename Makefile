@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: ablate test races lint env clean
+.PHONY: ablate test races simulate lint env clean
 
 ablate: $(VENV)/.lab
 	$(BIN)/python -m omnilab.ablate $(ARGS)
@@ -15,6 +15,9 @@ test: $(VENV)/.dev
 
 races: $(VENV)/.dev
 	$(BIN)/python -m pytest -m races --timeout=0 $(ARGS)
+
+simulate: $(VENV)/.dev
+	$(BIN)/python -m pytest -m simulate --timeout=0 $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -32,4 +32,11 @@ def at(input_len: int, output_len: int) -> Experiment:
     )
 
 
-EXPERIMENT = Sweep(name="length", experiments={f"{p} in, {t} out": at(p, t) for p, t in POINTS})
+EXPERIMENT = Sweep(
+    name="length",
+    experiments={f"{p} in, {t} out": at(p, t) for p, t in POINTS},
+    axes={
+        "prompt tokens, 60 out": {f"{p} in, {t} out": p for p, t in POINTS if t == 60},
+        "text tokens, 500 in": {f"{p} in, {t} out": t for p, t in POINTS if p == 500},
+    },
+)

@@ -1,4 +1,4 @@
-"""Do the four pay under load? One, four and eight requests together.
+"""Do the four pay under load? One, four and eight requests together, 32 as well on a GPU; underruns and memory beside.
 
 On a machine with fewer cores than busy processes, requests together show what the host can still do beside the
 forwards, not what a GPU would serve.
@@ -7,6 +7,7 @@ forwards, not what a GPU would serve.
 from pathlib import Path
 
 from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.plan import uses_cuda
 from omnilab.experiment.sweep import Sweep
 from omnilab.workload import Workload
 
@@ -28,4 +29,9 @@ def at(concurrency: int) -> Experiment:
     )
 
 
-EXPERIMENT = Sweep(name="load", experiments={f"concurrency {n}": at(n) for n in (1, 4, 8)})
+TOGETHER = (1, 4, 8, 32) if uses_cuda("auto") else (1, 4, 8)
+EXPERIMENT = Sweep(
+    name="load",
+    experiments={f"concurrency {n}": at(n) for n in TOGETHER},
+    axes={"requests together": {f"concurrency {n}": n for n in TOGETHER}},
+)

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from omnilab.command import run_typer
 from omnilab.errors import BadInput
-from omnilab.experiment.experiment import Experiment, refuse_what_cannot_run
+from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
+from omnilab.experiment.sizing import Noise, plan_lines
 from omnilab.experiment.sweep import Sweep, refuse_lengths
 from omnilab.workload import Workload
 
@@ -31,7 +32,9 @@ def ablate(
     model: Annotated[str | None, typer.Option(help="size name, folder or hub id")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0")] = None,
     toggles: Annotated[str | None, typer.Option(help="names with commas between; replaces the file's variants")] = None,
-    design: Annotated[str | None, typer.Option(help="one-at-a-time, leave-one-out, factorial or ladder")] = None,
+    design: Annotated[
+        str | None, typer.Option(help="one-at-a-time, leave-one-out, factorial, half-fraction, ladder")
+    ] = None,
     base: Annotated[str | None, typer.Option(help="named recipe that toggles are put on")] = None,
     input_len: Annotated[int | None, typer.Option(help="random prompt tokens a request")] = None,
     output_len: Annotated[int | None, typer.Option(help="text tokens a request")] = None,
@@ -39,7 +42,14 @@ def ablate(
     num_prompts: Annotated[int | None, typer.Option(help="requests a trial")] = None,
     max_concurrency: Annotated[int | None, typer.Option(help="requests in flight")] = None,
     blocks: Annotated[int | None, typer.Option(help="fresh sets of stage processes; 5 or more for a verdict")] = None,
+    budget: Annotated[str | None, typer.Option(help="as many blocks as fit: 90s, 5m, 2h; after a short pilot")] = None,
+    detect: Annotated[str | None, typer.Option(help="as many blocks as an effect of this size needs: 3%")] = None,
+    looks: Annotated[bool, typer.Option("--looks", help="stop early: look after 5, 7 and 10 blocks")] = False,
+    noise_from: Annotated[Path | None, typer.Option(help="run folder whose noise and times plan this one")] = None,
+    primary: Annotated[str | None, typer.Option(help="metric of the verdicts; default wall_s")] = None,
+    margin: Annotated[str | None, typer.Option(help="a difference within it is none; default 2%")] = None,
     out: Annotated[Path | None, typer.Option(help="new run folder; default runs/NAME-TIME")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the interrupted run in --out")] = False,
     seed: Annotated[int | None, typer.Option(help="of orders and requests")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check and print the plan, start nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON on standard output")] = False,
@@ -49,8 +59,18 @@ def ablate(
     Exit: 0 done, 1 a trial or the output gate failed, 2 bad input (nothing started), 130 interrupted.
     """
     ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / "quick.py")
-    named = {"model": model, "device": device, "base": base, "blocks": blocks, "seed": seed, "design": design}
+    named = {
+        "model": model, "device": device, "base": base, "seed": seed, "design": design, "primary": primary,
+        "noise_from": noise_from, "margin": None if margin is None else share_of("margin", margin),
+    }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    sizes: dict[str, Any] = {
+        "blocks": blocks, "budget": budget, "detect": None if detect is None else share_of("detect", detect),
+    }  # fmt: skip
+    if looks or any(value is not None for value in sizes.values()):
+        changes |= {**sizes, "looks": looks}  # instead of what the file says
+    if resume and out is None:
+        raise BadInput("resume: name the run to go on with: --out RUN")
     if toggles is not None:
         changes["toggles"] = tuple(name.strip() for name in toggles.split(",") if name.strip())
     if toggles is not None or design is not None:
@@ -69,12 +89,10 @@ def ablate(
     if dry_run:
         if out is not None:
             check_folder(out)
-        plans = [e.plan() for e in (ours.experiments.values() if isinstance(ours, Sweep) else [ours])]
-        for plan in plans:
-            refuse_what_cannot_run(plan)
-            _print_plan(plan, as_json)
+        for one in ours.experiments.values() if isinstance(ours, Sweep) else [ours]:
+            _print_plan(*one.planned(), as_json)
         return 0
-    report = ours.run(out=out, progress=progress_to_stderr())
+    report = ours.run(out=out, progress=progress_to_stderr(), resume=resume)
     if as_json:
         print(strict_json(report.to_dict(), indent=1))
     else:
@@ -106,6 +124,15 @@ def load_experiment(path: Path) -> Experiment | Sweep:
     return found
 
 
+def share_of(name: str, text: str) -> float:
+    """Return "3%" or "0.03" as 0.03; BadInput for anything else."""
+    number = text.strip()
+    try:
+        return float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        raise BadInput(f"{name}: must be like 3%, not {text!r}") from None
+
+
 def resized(workload: Workload, lengths: dict[str, int | None]) -> Workload:
     """Return a random workload of the given lengths, the rest as the first request's; BadInput where there are none."""
     first = workload.requests[0]
@@ -126,13 +153,13 @@ def resized(workload: Workload, lengths: dict[str, int | None]) -> Workload:
     return Workload.random(**{**kept, **given}, frames=frames)
 
 
-def _print_plan(plan: Plan, as_json: bool) -> None:
+def _print_plan(plan: Plan, noise: Noise | None, as_json: bool) -> None:
     if as_json:
         print(strict_json(plan.to_dict(), indent=1))
         return
-    console, counts = Console(soft_wrap=True, highlight=False, markup=False), plan.counts(plan.rule.first)
-    console.print(f"{plan.experiment.name} on {plan.experiment.model}, base {plan.baseline}")
-    console.print(f"{counts['trial']} trials in {counts['open']} blocks, {counts['gate']} gate trials before them")
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for line in plan_lines(plan, noise):
+        console.print(line)
     for variant in plan.variants:
         names = ", ".join(toggle.name for toggle in variant.toggles) or "no toggle"
         console.print(f"- {variant.name}: {names}; against {variant.against or 'itself (A/A)'}")

@@ -8,6 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 COMMANDS = {
     "ablate": "which optimization pays on this workload and machine, and is the output still the same",
+    "verify": "recompute a run's report from its rows; needs no torch",
+    "compare": "does a second run repeat the first, and may the two be compared",
+    "pack": "one zip of a run to attach to a pull request",
     "models": "write a named size as a Hugging Face folder",
     "check": "what this machine can run, and what to install",
 }

@@ -59,7 +59,17 @@ def refused(capsys, argv):
         (["--model", "tiny", "--seed", "-1"], "seed"),
         (["--model", "tiny", "--blocks", "many"], "integer"),
         (["--model", "tiny", "--input-len", "10000000"], "prompt of 10000000 tokens and 80 text tokens do not fit"),
-        (["--budget", "5m"], "--budget"),
+        (["--model", "tiny", "--budget", "soon"], "budget: must be like 90s, 5m or 2h"),
+        (["--model", "tiny", "--budget", "5m", "--blocks", "5"], "blocks and budget: give only one of them"),
+        (["--model", "tiny", "--detect", "much"], "detect: must be like 3%"),
+        (["--model", "tiny", "--detect", "0"], "detect: must lie between"),
+        (["--model", "tiny", "--margin", "80%"], "margin: must lie between"),
+        (["--model", "tiny", "--primary", "speed"], "primary: no metric 'speed'; there are wall_s"),
+        (["--model", "tiny", "--blocks", "2"], "blocks: must be 3 or more"),
+        (["--model", "tiny", "--noise-from", "nowhere"], "nowhere: is not a run folder"),
+        (["--model", "tiny", "--looks", "--design", "factorial"], "looks:"),
+        (["--model", "tiny", "--resume"], "resume: name the run to go on with"),
+        (["--model", "tiny", "--resume", "--out", "nowhere"], "nowhere: is not a run folder"),
         (["none.py"], "no such experiment file; in"),
         (["--model", "tiny", "--device", "cuda"], "cuda"),
     ],
@@ -176,9 +186,9 @@ def test_a_real_run_end_to_end(tmp_path):
     ]
     done = subprocess.run(argv, cwd=ROOT, env=ONE_THREAD, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout, parse_constant=pytest.fail)["analysis"]
-    merge = found["results"][1]
-    assert (merge["name"], merge["difference"], merge["gated"]) == ("mine", None, True)
+    found = json.loads(done.stdout, parse_constant=pytest.fail)["findings"]
+    merge = found["variants"][1]
+    assert (merge["name"], merge["difference"], merge["output"]) == ("mine", None, "same output")
     assert "talker/runner/elements_visited" in [moved["what"] for moved in merge["counters"]]
     assert "min left" in done.stderr
     assert (tmp_path / "run" / "report.md").is_file()

@@ -19,7 +19,9 @@ LAYERS = (
     {"engine"},
     {"intake", "speech", "pipeline"},
     {"experiment", "profile", "serve", "vllm_omni"},
-    {"notebook", "command", "ablate", "bench", "verify", "models", "check", "cli", "__main__"},
+    {
+        "notebook", "command", "ablate", "bench", "verify", "pack", "compare", "models", "check", "cli", "__main__",
+    },  # fmt: skip
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -62,7 +64,7 @@ def test_stages_import_no_toggle(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=identity)
 def test_only_some_draw(path):
-    if path.name in DRAWS or room(path) in ("notebook", "ablate", "models", "check"):
+    if path.name in DRAWS or room(path) in ("notebook", "ablate", "compare", "models", "check"):
         return
     assert not {name.split(".")[0] for name in imports(path)} & {"rich", "matplotlib"}
 
@@ -78,10 +80,12 @@ LIGHT = (
     "omnilab.workload",
     "omnilab.trial",
     "omnilab.cli",
-    "omnilab.experiment.statistics",
     "omnilab.experiment.analysis",
     "omnilab.experiment.report",
     "omnilab.experiment.experiment",
+    "omnilab.verify",
+    "omnilab.pack",
+    "omnilab.compare",
 )
 
 

@@ -1,212 +1,263 @@
-"""From the lines of a run to what they show: ratios over blocks, counters and spans that moved, a verdict a variant.
-
-Reads plain rows, draws nothing, needs no torch.
-"""
+"""From the lines of a run to what they show. Reads plain rows, draws nothing, needs no torch."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from omnilab.experiment import statistics
-from omnilab.experiment.plan import AGAIN
-from omnilab.experiment.statistics import LEAST_BLOCKS, Estimate
+from omnilab.experiment import estimate, findings, sharing
+from omnilab.experiment.blocks import planned_blocks
+from omnilab.experiment.carries import carries, limits
+from omnilab.experiment.design import AGAIN, FACTORIALS
+from omnilab.experiment.effects import (
+    NOTED,
+    WITHHELD,
+    Comparison,
+    effects_of,
+    looked,
+    more_blocks,
+    same_of,
+    verdict_of,
+)  # fmt: skip
+from omnilab.experiment.findings import Effect, Findings, Variant
+from omnilab.experiment.moved import moved_counters, moved_spans, per_stage
+from omnilab.experiment.prediction import predicted_of
+from omnilab.experiment.results import aborted
+from omnilab.experiment.table import Table, mean
+from omnilab.metrics import VERDICT_METRICS
 
-RATIOS = ("wall_s", "ttft_ms", "audio_ttfp_ms", "host_ms_per_step", "cpu_s")
-LEAST_SPAN_MS = 1.0  # a span that takes less in a whole trial is not looked at
-SHOWN = 5  # spans and counters named per variant
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """A counter or a span sum that differs: its mean before and after, with the interval of the difference."""
-
-    what: str
-    before: float
-    after: float
-    change: Estimate | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What the run shows of one variant."""
-
-    name: str
-    toggles: tuple[str, ...]
-    against: str | None
-    difference: str | None  # first difference of its output; None: same output
-    gated: bool  # was its output compared at all
-    trials: int
-    errors: tuple[str, ...]
-    ratios: Mapping[str, Estimate | None]
-    growth: float | None  # host work a chunk-consuming Talker step, last tenth over first tenth
-    counters: tuple[Moved, ...]
-    spans: tuple[Moved, ...]
-    verdict: str
+SHOWN_ON_CPU = ("host_ms_per_step", "cpu_s", "wall_s", "ttft_ms", "audio_ttfp_ms")
+SHOWN_ON_GPU = ("wall_s", "audio_rtf", "ttft_ms", "audio_ttfp_ms", "host_ms_per_step")
+CELL = "one cell: see the main effects"
+QUANTILES = (0.90, 0.95, 0.99)
+QUANTILE_METRICS = ("ttft_ms", "audio_ttfp_ms", "e2el_ms")
+COMPARISONS = ("gate comparison", "comparison")
+Row: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Analysis:
-    """What the run shows. `baseline` holds the baseline's means by metric."""
-
-    baseline_name: str
-    baseline: Mapping[str, float | None]
-    same: Mapping[str, Estimate | None]  # A/A: the baseline's second trial over its first
-    results: tuple[Result, ...]  # the baseline first
-    blocks: int
-    planned_blocks: int
-    unfinished: bool
-    disturbed: int  # trials during which other programs used more than a tenth of the cores
-    trials: int
-
-
-def analyse(run: Row, lines: Sequence[Row]) -> Analysis:
-    """Analyse a run from its run.json and its trial lines."""
-    base = run["baseline"]
-    good = [line for line in lines if line["kind"] == "trial" and not line["error"]]
-    by_variant: dict[str, dict[int, Row]] = {}
-    for line in good:
-        by_variant.setdefault(line["variant"], {})[line["block"]] = line
-    differences = _differences(lines)
-    first, second = by_variant.get(base, {}), by_variant.get(base + AGAIN, {})
-    pairs = {b: [t[b] for t in (first, second) if b in t] for b in sorted({*first, *second})}
-    tried = {(line["block"], line["variant"]) for line in lines if line["kind"] == "trial"}
-    stopped = {name for name, found in differences.items() if found}
-    wanted = {
-        (b, name)
-        for b, order in enumerate(run["orders"][: run["rule"]["first"]])
-        for name in order
-        if name not in stopped
-    }
-    return Analysis(
-        baseline_name=base,
-        baseline={m: _mean([row["metrics"][m] for rows in pairs.values() for row in rows]) for m in RATIOS},
-        same={m: statistics.ratio(_values(second, m), _lists({b: [r] for b, r in first.items()}, m)) for m in RATIOS},
-        results=tuple(_result(v, by_variant, pairs, base, differences, lines) for v in run["variants"]),
-        blocks=len(pairs),
-        planned_blocks=run["rule"]["first"],
-        unfinished=bool(wanted - tried),
-        disturbed=sum(bool(row["disturbed"]) for row in good),
-        trials=len(good),
+def analyse(run: Row, lines: Sequence[Row]) -> Findings:
+    """Analyse a run from its run.json and its lines."""
+    table = Table(run, lines)
+    outputs = {v["name"]: _output(run, lines, v["name"]) for v in run["variants"]}
+    stopped = {name for name, (kind, _) in outputs.items() if kind in (findings.OTHER_OUTPUT, findings.OTHER_WORK)}
+    metrics = _metrics(run)
+    comparisons = [
+        Comparison(v["name"], v["against"], run["design"] not in FACTORIALS)
+        for v in run["variants"][1:]
+        if v["name"] not in stopped and v["against"] not in stopped
+    ]
+    effects = effects_of(table, comparisons, metrics, run["primary"], run["margin"])
+    same = same_of(table, metrics, run["margin"])
+    cells = sharing.cells_of(run, stopped)
+    factorial = sharing.contrasts_of(table, run, cells)
+    found = Findings(
+        baseline_name=run["baseline"],
+        primary=run["primary"],
+        margin=run["margin"],
+        metrics=tuple(m for m in (SHOWN_ON_GPU if run["cuda"] else SHOWN_ON_CPU) if m in metrics),
+        baseline={m: _baseline_mean(table, m) for m in metrics},
+        same=same,
+        variants=_variants(run, lines, table, comparisons, effects, outputs, _withheld(run, same)),
+        interactions=sharing.interactions(table, cells, run["primary"], run["margin"]),
+        mains=sharing.mains(table, run, factorial, _withheld(run, same)),
+        pairs=sharing.pairs(table, run, factorial),
+        attribution=sharing.attribution(table, run, cells, factorial),
+        quantiles=_quantiles(run, table, comparisons),
+        blocks=len(table.blocks),
+        planned_blocks=planned_blocks(run, lines),
+        unfinished=_unfinished(run, lines, stopped),
+        trials=len(table.rows),
+        disturbed=dict(sorted(Counter(why for row in table.rows.values() for why in row["disturbed"]).items())),
+        per_stage=per_stage(table),
     )
+    return _with_notes(found, run)
 
 
-def _result(
-    variant: Row,
-    by_variant: Mapping[str, Mapping[int, Row]],
-    pairs: Mapping[int, list[Row]],
-    base: str,
-    differences: Mapping[str, str | None],
+def _metrics(run: Row) -> tuple[str, ...]:
+    throughputs = [m for m in VERDICT_METRICS if m.endswith("throughput") and m != run["primary"]]
+    return tuple(m for m in VERDICT_METRICS if m not in throughputs)
+
+
+def _variants(
+    run: Row,
     lines: Sequence[Row],
-) -> Result:
-    name, against = variant["name"], variant["against"]
-    ours = by_variant.get(name, {})
-    others = pairs if against in (None, base) else {b: [row] for b, row in by_variant.get(against, {}).items()}
-    difference = differences.get(name)
-    no_speed = difference is not None or against is None
-    ratios = {} if no_speed else {m: statistics.ratio(_values(ours, m), _lists(others, m)) for m in RATIOS}
-    counters = () if no_speed else moved_counters(ours, others, pairs)
-    shared = bool(set(ours) & set(others))
-    return Result(
-        name=name,
-        toggles=tuple(variant["toggles"]),
-        against=against,
-        difference=difference,
-        gated=name in differences,
-        trials=len(ours),
-        errors=tuple(line["error"] for line in lines if line["variant"] == name and line.get("error")),
-        ratios=ratios,
-        growth=_mean([row["host_growth"] for row in ours.values()]),
-        counters=counters,
-        spans=() if no_speed else moved_spans(ours, others),
-        verdict=_verdict(against, difference, shared, bool(counters), ratios),
-    )
+    table: Table,
+    comparisons: Sequence[Comparison],
+    effects: Mapping[str, Mapping[str, Effect]],
+    outputs: Mapping[str, tuple[str, str | None]],
+    withheld: bool,
+) -> tuple[Variant, ...]:
+    by_name = {c.name: c for c in comparisons}
+    toggles = {v["name"]: v["toggles"] for v in run["variants"]}
+    spans = moved_spans(table, comparisons)
+    decided = looked(table, list(comparisons), run["primary"]) if run["rule"]["rule"] == "looks" else {}
+    found = []
+    for variant in run["variants"]:
+        name = variant["name"]
+        rows = table.of(name)
+        c, ours = by_name.get(name), effects.get(name, {})
+        counters = () if c is None else moved_counters(table, c)
+        verdict = _verdict(
+            run, variant, outputs[name][0], ours.get(run["primary"]), counters, withheld, decided.get(name)
+        )
+        found.append(
+            Variant(
+                name=name,
+                toggles=tuple(variant["toggles"]),
+                against=variant["against"],
+                claims=tuple(variant["claims"]),
+                output=outputs[name][0],
+                difference=outputs[name][1],
+                errors=tuple(
+                    line["error"]
+                    for line in lines
+                    if line["variant"] == name and line.get("error") and not aborted(line)
+                ),
+                trials=len(rows),
+                effects=ours,
+                primary=c is not None and c.primary,
+                growth=mean([row["host_growth"] for row in rows]),
+                counters=counters,
+                spans=spans.get(name, ()),
+                predicted=None if c is None else predicted_of(table, run, c, variant["toggles"], toggles[c.against]),
+                carries="" if c is None else carries(run, variant["seams"], ours.get("host_ms_per_step")),
+                verdict=verdict,
+                more_blocks=_more_blocks(run, table, comparisons, c)
+                if verdict == findings.INCONCLUSIVE and c
+                else None,
+            )
+        )
+    return tuple(found)
 
 
 def _verdict(
-    against: str | None, difference: str | None, shared: bool, effect: bool, ratios: Mapping[str, Estimate | None]
+    run: Row,
+    variant: Row,
+    output: str,
+    effect: Effect | None,
+    counters: Sequence[Any],
+    withheld: bool,
+    decided: bool | None,
 ) -> str:
-    if against is None:
-        return "baseline"
-    if difference is not None:
-        return "failed the gate"
-    if not shared:
-        return "not measured"
-    if not effect:
-        return "had no effect"
-    return statistics.verdict(ratios["wall_s"])
+    if variant["against"] is None:
+        return findings.BASELINE
+    if output in (findings.OTHER_OUTPUT, findings.OTHER_WORK):
+        return findings.FAILED_GATE
+    if effect is None:
+        return findings.NOT_MEASURED
+    if not counters:
+        return findings.NO_EFFECT
+    if run["design"] in FACTORIALS:
+        return CELL
+    return verdict_of(effect, run["primary"], run["margin"], withheld, decided)
 
 
-def _differences(lines: Sequence[Row]) -> dict[str, str | None]:
-    """First difference by variant over the gate and every block; None where all were the same."""
-    found: dict[str, str | None] = {}
-    for line in lines:
-        if line["kind"] in ("gate comparison", "comparison"):
-            found[line["variant"]] = found.get(line["variant"]) or line["difference"]
-        elif line["kind"] == "gate" and line["error"]:
-            found[line["variant"]] = found.get(line["variant"]) or line["error"]
+def _more_blocks(run: Row, table: Table, comparisons: Sequence[Comparison], c: Comparison) -> int | None:
+    columns = table.columns(table.logs(run["primary"]))
+    per_block = table.against(columns, c.name, c.against)
+    return more_blocks(per_block, table.per_block, run["margin"], max(1, sum(c.primary for c in comparisons)))
+
+
+def _withheld(run: Row, same: Mapping[str, Effect]) -> bool:
+    found = same.get(run["primary"])
+    return found is not None and found.p is not None and found.p < WITHHELD
+
+
+def _baseline_mean(table: Table, metric: str) -> float | None:
+    return mean([row["metrics"].get(metric) for block in table.blocks for row in table.baselines(block)])
+
+
+def _output(run: Row, lines: Sequence[Row], name: str) -> tuple[str, str | None]:
+    """Class a variant's output by all its comparisons, and give the first difference that counts against it."""
+    if name == run["baseline"]:
+        return findings.SAME, None
+    failed = next(
+        (
+            line["error"]
+            for line in lines
+            if line["kind"] == "gate" and line["variant"] == name and line["error"] and not aborted(line)
+        ),
+        None,
+    )
+    if failed is not None:
+        return findings.OTHER_OUTPUT, failed
+    ours = [line for line in lines if line["kind"] in COMPARISONS and line["variant"] == name]
+    again = {
+        (line["kind"], line["block"]): line
+        for line in lines
+        if line["kind"] in COMPARISONS and line["variant"] == run["baseline"] + AGAIN
+    }
+    batch_shape: str | None = None
+    for line in ours:
+        if line["difference"] and not line["same_work"]:
+            return findings.OTHER_WORK, line["difference"]
+        if line["difference"]:
+            twin = again.get((line["kind"], line["block"]))
+            if twin is None or not twin["difference"]:
+                return findings.OTHER_OUTPUT, line["difference"]
+            batch_shape = (
+                f"{line['differing']} of {line['requests']} requests; the baseline differs from itself in "
+                f"{twin['differing']}: {line['difference']}"
+            )
+    if batch_shape is not None:
+        return findings.BATCH_SHAPE, batch_shape
+    if not ours:
+        return findings.NOT_COMPARED, None
+    return (findings.SAME if all(all(line["equal"].values()) for line in ours) else findings.OTHER_SAMPLES), None
+
+
+def _unfinished(run: Row, lines: Sequence[Row], stopped: set[str]) -> bool:
+    tried = {(line["block"], line["variant"]) for line in lines if line["kind"] == "trial" and not aborted(line)}
+    orders = enumerate(run["orders"][: planned_blocks(run, lines)])
+    return any(name not in stopped and (block, name) not in tried for block, order in orders for name in order)
+
+
+def _quantiles(run: Row, table: Table, comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Effects on quantiles above the median, or how many requests they need; exploratory, seeded by the run's seed."""
+    found: dict[str, str] = {}
+    for metric in QUANTILE_METRICS:
+        for q in QUANTILES:
+            found[f"p{100 * q:.0f} of {metric}"] = _quantile(run, table, comparisons, metric, q)
     return found
 
 
-def moved_counters(
-    ours: Mapping[int, Row], others: Mapping[int, list[Row]], baselines: Mapping[int, list[Row]]
-) -> tuple[Moved, ...]:
-    """Counters that the variant changed, largest relative change first.
-
-    A counter on which the two baseline trials agree in every block is exact: any difference counts. One that the clock
-    decides (passes while waiting) must be 0 on one side only, or lie outside what others counted, on one side, in every
-    one of at least 5 blocks.
-    """
-    blocks = sorted(set(ours) & set(others))
-    names = {name for b in blocks for row in (ours[b], *others[b]) for name in row["counters"]}
-    moved = []
-    for name in sorted(names):
-        noisy = any(len({row["counters"].get(name, 0) for row in rows}) > 1 for rows in baselines.values())
-        counts = {b: [row["counters"].get(name, 0) for row in (ours[b], *others[b])] for b in blocks}
-        sides = {_side(first, rest) for first, *rest in counts.values()}
-        zero = {(first == 0, not any(rest)) for first, *rest in counts.values()}
-        silenced = zero in ({(True, False)}, {(False, True)})
-        if noisy and not silenced and (len(blocks) < LEAST_BLOCKS or len(sides) > 1):
-            continue
-        if sides != {0}:
-            before = _mean([value for _, *rest in counts.values() for value in rest]) or 0.0
-            after = _mean([first for first, *_ in counts.values()]) or 0.0
-            moved.append(Moved(name, before, after))
-    return tuple(sorted(moved, key=lambda m: abs(m.after - m.before) / (m.after + m.before or 1), reverse=True))
+def _quantile(run: Row, table: Table, comparisons: Sequence[Comparison], metric: str, q: float) -> str:
+    said = []
+    for c in comparisons:
+        sides = list(table.sides(c.name, c.against).values())
+        base = [[math.log(v) for row in rows[:1] for v in row["per_request"][metric] if v] for _, rows in sides]
+        arm = [[math.log(v) for v in row["per_request"][metric] if v] for row, _ in sides]
+        try:
+            effect = estimate.quantile_effect(base, arm, q, run["seed"])
+        except ValueError as refused:
+            return f"refused: {refused}"
+        low, high = (f"{math.exp(edge):.2f}" if edge is not None else "?" for edge in (effect.low, effect.high))
+        said.append(f"{c.name} {math.exp(effect.value):.2f} [{low}, {high}]")
+    return "; ".join(said)
 
 
-def moved_spans(ours: Mapping[int, Row], others: Mapping[int, list[Row]]) -> tuple[Moved, ...]:
-    """Span sums in ms that the variant changed, largest first; the intervals' level is shared by all looked at."""
-    blocks = sorted(set(ours) & set(others))
-    names = {name for b in blocks for row in (ours[b], *others[b]) for name, ms in row["spans_ms"].items()
-             if ms >= LEAST_SPAN_MS}  # fmt: skip
-    level = 1 - (1 - statistics.LEVEL) / max(1, len(names))
-    moved = []
-    for name in sorted(names):
-        after = {b: ours[b]["spans_ms"].get(name, 0.0) for b in blocks}
-        before = {b: [row["spans_ms"].get(name, 0.0) for row in others[b]] for b in blocks}
-        change = statistics.difference(after, before, level)
-        if change is not None and change.excludes(0.0):
-            means = _mean([ms for values in before.values() for ms in values]), _mean(list(after.values()))
-            moved.append(Moved(name, means[0] or 0.0, means[1] or 0.0, change))
-    return tuple(sorted(moved, key=lambda m: abs(m.after - m.before), reverse=True))
+def _with_notes(found: Findings, run: Row) -> Findings:
+    from dataclasses import replace
 
-
-def _side(value: float, others: Sequence[float]) -> int:
-    return (value > max(others)) - (value < min(others))
-
-
-def _values(rows: Mapping[int, Row], metric: str) -> dict[int, float | None]:
-    return {block: row["metrics"][metric] for block, row in rows.items()}
-
-
-def _lists(rows: Mapping[int, list[Row]], metric: str) -> dict[int, list[float | None]]:
-    return {block: [row["metrics"][metric] for row in several] for block, several in rows.items()}
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    notes: list[str] = []
+    if found.unfinished:
+        notes.append("the run was not finished: what is here is what was measured before it stopped")
+    if found.blocks < estimate.LEAST_BLOCKS:
+        notes.append(
+            f"{found.blocks} blocks: intervals only, no verdict of faster or slower below {estimate.LEAST_BLOCKS}"
+        )
+    same = found.same.get(found.primary)
+    if same is not None and same.p is not None and same.p < WITHHELD:
+        notes.append(
+            f"A/A: the baseline differs from itself in {found.primary} (p = {same.p:.3g}, below {WITHHELD}): faster "
+            "and slower are withheld; look for what drifts or disturbs, and run it again"
+        )
+    elif same is not None and same.p is not None and same.p < NOTED:
+        notes.append(f"A/A: p = {same.p:.3g} on {found.primary}: distrust effects near the noise band")
+    for why, count in found.disturbed.items():
+        notes.append(f"{count} of {found.trials} trials were disturbed: {why}")
+    if all(v.output == findings.NOT_COMPARED for v in found.variants if v.against):
+        notes.append("no output was compared: no gate prompts, or nothing finished")
+    return replace(found, notes=(*notes, *limits(run)))

@@ -13,7 +13,8 @@ from omnilab.toggle import EXACT_ALL, Toggle
 
 Toggles: TypeAlias = tuple[Toggle[Any], ...]
 BASELINE = "baseline"
-MOST_FACTORS = 6  # 64 cells
+AGAIN = " (A/A)"  # the baseline's second trial in a block
+MOST_FACTORS, LEAST_HALVED = 6, 4  # 64 cells; below 4, half of the cells confound a toggle with a pair of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,21 @@ def factorial(toggles: Toggles) -> list[Variant]:
     return variants
 
 
+def half_fraction(toggles: Toggles) -> list[Variant]:
+    """Every combination, in alternating blocks: an even number of toggles on, then an odd number."""
+    if len(toggles) < LEAST_HALVED:
+        raise BadInput(f"design: half-fraction takes {LEAST_HALVED} toggles or more, not {len(toggles)}; use factorial")
+    variants = factorial(toggles)
+    if len(variants) != 2 ** len(toggles):
+        raise BadInput("design: half-fraction cannot leave out what toggles require; use factorial or ladder")
+    return variants
+
+
+def in_block(design: str, variant: Variant, block: int) -> bool:
+    """Is a variant tried in a block? In half-fractions by the number of its toggles, otherwise always."""
+    return design != "half-fraction" or not variant.toggles or len(variant.toggles) % 2 == block % 2
+
+
 def ladder(toggles: Toggles) -> list[Variant]:
     """Toggles added one after another in the given order, each rung compared with the one below."""
     rungs = [Variant(BASELINE)]
@@ -82,9 +98,16 @@ def ladder(toggles: Toggles) -> list[Variant]:
     return rungs
 
 
+FACTORIALS = ("factorial", "half-fraction")  # the verdicts are on main effects, not on single variants
 Design: TypeAlias = Callable[[Toggles], list[Variant]]
 DESIGNS: Mapping[str, Design] = MappingProxyType(
-    {"one-at-a-time": one_at_a_time, "leave-one-out": leave_one_out, "factorial": factorial, "ladder": ladder}
+    {
+        "one-at-a-time": one_at_a_time,
+        "leave-one-out": leave_one_out,
+        "factorial": factorial,
+        "half-fraction": half_fraction,
+        "ladder": ladder,
+    }
 )
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omnilab.errors import BadInput
+from omnilab.errors import BadInput, RunFolderError
 from omnilab.experiment import machine
+from omnilab.experiment.blocks import Fixed, rule_from
 from omnilab.experiment.design import Variant
+from omnilab.experiment.estimate import LEAST_BLOCKS
 from omnilab.experiment.plan import Plan, make_plan, uses_cuda
 from omnilab.experiment.protocol import Bench, OpenPipeline, Progress, Silent, measure
 from omnilab.experiment.report import Report
-from omnilab.experiment.results import RunFolder, check_folder, refuse_another
+from omnilab.experiment.results import RunFolder, check_folder, read_run, refuse_another
+from omnilab.experiment.sizing import PILOT_TRIALS, Noise, noise_of_run, pilot, plan_lines, rule_of
 from omnilab.toggle import Toggle
 from omnilab.workload import Workload
 
@@ -56,9 +59,28 @@ class Experiment:
     topology: str = "processes"
     timeout_s: float = 120.0
 
-    def plan(self) -> Plan:
-        """Resolve and check everything that needs no stage; BadInput says what is wrong."""
-        return make_plan(self)
+    def plan(self, noise: Noise | None = None) -> Plan:
+        """Resolve and check everything that needs no stage; BadInput says what is wrong.
+
+        `noise` (else that of `noise_from`) sizes it. A budget without either is only sized by `run`, after a pilot.
+        """
+        draft = make_plan(self, Fixed(LEAST_BLOCKS + 1))
+        noise = noise or self.noise()
+        rule = rule_of(self, draft, noise)
+        return make_plan(self, rule)
+
+    def planned(self) -> tuple[Plan, Noise | None]:
+        """Return the plan and its noise without a trial; a budget without `noise_from` needs a pilot for it."""
+        plan, noise = self.plan(), self.noise()
+        refuse_what_cannot_run(plan)
+        if noise is None and self.budget is not None:
+            noise = pilot(plan, lab_pipeline(plan))
+            plan = self.plan(noise)
+        return plan, noise
+
+    def noise(self) -> Noise | None:
+        """Return the noise of `noise_from`; None without one."""
+        return None if self.noise_from is None else noise_of_run(self.noise_from, self.primary)
 
     def run(
         self,
@@ -72,31 +94,54 @@ class Experiment:
         `resume` goes on with a run in `out` that was interrupted; RunFolderError when it is of another experiment.
         `open_pipeline(recipe)` gives the stages of a block; the default starts the lab's pipeline.
         """
-        plan = self.plan()
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        run = {**plan.to_dict(), "plan_hash": plan.hash, **machine.facts()}
-        if resume:
-            refuse_another(path, run)
-        else:
+        plan = make_plan(self, rule_from(read_run(path)[0]["rule"])) if resume else self.plan()
+        if not resume:
             check_folder(path)
+        facts = machine.facts()
         if open_pipeline is None:
-            run |= refuse_what_cannot_run(plan)
+            facts |= refuse_what_cannot_run(plan)
             open_pipeline = lab_pipeline(plan)
-        started = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        folder = RunFolder.resume(path) if resume else RunFolder.create(path, {**run, **started})
+        noise = self.noise()
+        if noise is None and self.budget is not None and not resume:
+            (progress or Silent()).note(
+                f"a pilot of {PILOT_TRIALS} baseline trials comes first, to see what a budget buys"
+            )
+            noise = pilot(plan, open_pipeline)
+            plan = self.plan(noise)
+        if progress is not None:
+            for line in plan_lines(plan, noise):
+                progress.note(line)
+        folder = self._folder(path, {**plan.to_dict(), "plan_hash": plan.hash, **facts}, noise, resume)
         try:
             measure(plan, folder, open_pipeline, progress or Silent())
+        except BaseException:
+            if folder.lines:
+                with suppress(OSError, RunFolderError):  # what stopped the run matters more
+                    write_reports(path)  # of what was finished
+            raise
         finally:
             folder.close()
-            if folder.lines:
-                write_reports(path)  # of what was finished, when it was interrupted
-        return Report.load(path)
+        return write_reports(path)
+
+    def _folder(self, path: Path, run: dict[str, Any], noise: Noise | None, resume: bool) -> RunFolder:
+        if resume:
+            refuse_another(path, run)
+            return RunFolder.resume(path)
+        known = None if noise is None else noise.to_dict()
+        return RunFolder.create(path, {**run, "noise": known, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
 
 
 def write_reports(path: Path) -> Report:
-    """Analyse a run folder and write its reports; return the analysis."""
+    """Analyse a run folder and write its reports; RunFolderError, with all rows kept, when there is no room."""
     report = Report.load(path)
-    report.write()
+    try:
+        report.write()
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: its reports cannot be written: {error.strerror or error}; all rows are kept: make room and write "
+            "them with --resume"
+        ) from error
     return report
 
 

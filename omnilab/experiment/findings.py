@@ -126,6 +126,15 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Main:
+    """A toggle's main effect in a factorial or in half-fractions: on against off, averaged over the others."""
+
+    toggle: str
+    effect: Effect
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """How a factorial's total shares out. `noise_range`: the least-to-greatest span (log) that noise alone gives."""
 
@@ -146,6 +155,8 @@ class Findings:
     same: Mapping[str, Effect]
     variants: tuple[Variant, ...]  # the baseline first
     interactions: tuple[Interaction, ...] = ()  # strongest first
+    mains: tuple[Main, ...] = ()  # of a factorial or half-fractions: these have the verdicts, not single cells
+    pairs: Mapping[tuple[str, str], Effect] = field(default_factory=dict)  # interactions averaged over the others
     attribution: Attribution | None = None
     quantiles: Mapping[str, str] = field(default_factory=dict)  # metric and quantile -> an effect, or why there is none
     blocks: int = 0

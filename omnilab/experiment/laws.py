@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 ELEMENTS, BYTES, HIDDEN_ROWS = "elements_visited", "bytes_accumulated", "hidden_rows_in_later_chunks"
+ATTACHED = "bytes_to_worker"
+WHERE = {ATTACHED: "talker/engine/bytes_to_worker"}  # other stages count it too
 EXPLAINED = {
     ELEMENTS: "list elements that merges visited: ids of prompt and output, summed over steps; cubic in T",
     BYTES: "bytes that the receiver copied to append a row to all it had; quadratic in T, linear in P T",
     HIDDEN_ROWS: "layer-24 rows sent with decode chunks",
+    ATTACHED: "bytes of rows pickled to the Talker's worker: all that was accumulated, each step; lists on top",
 }
 
 
@@ -22,10 +25,12 @@ def counts(input_len: int, output_len: int, row_bytes: int, toggles: Iterable[st
     decode = max(0, output_len - 2)
     rows = sum(input_len + 1 + k for k in range(1, decode + 1))
     tensors = 1 if "prefill_only_hidden_states" in on else 2
+    attached = decode if "override_rows" in on else rows
     return {
         ELEMENTS: 0 if "shallow_merge" in on else _elements(input_len, decode, on),
         BYTES: 0 if "override_rows" in on else tensors * rows * row_bytes,
         HIDDEN_ROWS: 0 if "prefill_only_hidden_states" in on else decode,
+        ATTACHED: (2 * (input_len + 1) + tensors * attached) * row_bytes,
     }
 
 

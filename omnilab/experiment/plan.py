@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +11,9 @@ import numpy as np
 
 from omnilab.errors import BadInput, ToggleUnavailable
 from omnilab.experiment import design
-from omnilab.experiment.blocks import BlockRule, rule_of
-from omnilab.experiment.design import Variant
-from omnilab.experiment.results import strict_json
+from omnilab.experiment.blocks import BlockRule
+from omnilab.experiment.design import AGAIN, Variant
+from omnilab.experiment.results import plan_hash
 from omnilab.metrics import VERDICT_METRICS
 from omnilab.prompt import Prompt, at_least
 from omnilab.toggle import Toggle
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from omnilab.experiment.experiment import Experiment
     from omnilab.recipe import Recipe
 
-AGAIN = " (A/A)"  # the baseline's second trial in a block
 GATE_TOKENS, GATE_FRAMES = 12, 30  # more than one chunk of 25 frames, so that a window has left context
 WARM_TOKENS, WARM_FRAMES = 4, 4
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -54,12 +52,17 @@ class Plan:
     @property
     def hash(self) -> str:
         """Hash of everything that decides what is measured, and in which order."""
-        return hashlib.sha256(strict_json(self.to_dict()).encode()).hexdigest()
+        return plan_hash(self.to_dict())
 
     def counts(self, blocks: int) -> dict[str, int]:
         """Return how many steps of each kind there are: open, gate, trial."""
-        tried = len(self.orders[0])
-        return {"open": blocks, "gate": tried if self.gate else 0, "trial": tried * blocks}
+        trials = sum(len(order) for order in self.orders[:blocks])
+        return {"open": blocks, "gate": len(self.recipes) if self.gate else 0, "trial": trials}
+
+    @property
+    def design(self) -> str:
+        """Name of the design; "variants" where they were listed by hand."""
+        return self.experiment.design if self.experiment.variants is None else "variants"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for run.json."""
@@ -67,8 +70,10 @@ class Plan:
         return {
             "experiment": ours.name, "question": ours.question, "model": str(ours.model), "device": str(ours.device),
             "cuda": uses_cuda(ours.device), "topology": ours.topology, "seed": ours.seed,
-            "rule": self.rule.to_dict(), "primary": ours.primary, "margin": ours.margin,
-            "design": "variants" if ours.variants is not None else ours.design, "baseline": self.baseline,
+            "rule": self.rule.to_dict(),
+            "asked": {"blocks": ours.blocks, "budget": ours.budget, "detect": ours.detect, "looks": ours.looks},
+            "primary": ours.primary, "margin": ours.margin,
+            "design": self.design, "baseline": self.baseline,
             "variants": [
                 {"name": v.name, "toggles": [t.name for t in v.toggles], "against": v.against, "exact": v.exact,
                  "seams": [t.seam for t in v.toggles], "claims": [t.claim for t in v.toggles],
@@ -82,11 +87,10 @@ class Plan:
         }  # fmt: skip
 
 
-def make_plan(experiment: Experiment) -> Plan:
+def make_plan(experiment: Experiment, rule: BlockRule) -> Plan:
     """Resolve names, check all that can be checked without a stage, draw orders and seeds. Raises BadInput."""
     from omnilab.recipe import recipe_with  # brings torch
 
-    rule = rule_of(experiment)
     at_least("seed", experiment.seed, 0)
     if experiment.primary not in VERDICT_METRICS:
         raise BadInput(f"primary: no metric {experiment.primary!r}; there are {', '.join(VERDICT_METRICS)}")
@@ -106,7 +110,7 @@ def make_plan(experiment: Experiment) -> Plan:
         rule=rule,
         variants=tuple(variants),
         recipes=recipes,
-        orders=tuple(_shuffled(list(recipes), seed) for seed in seeds),
+        orders=tuple(_shuffled(_tried(experiment, variants, block), seed) for block, seed in enumerate(seeds)),
         workloads=tuple(experiment.workload.with_seed(seed) for seed in seeds),
         gate=gate_workload(experiment.gate_prompts, experiment.seed),
     )
@@ -186,6 +190,12 @@ def uses_cuda(device: str | Mapping[str, str]) -> bool:
 
         return torch.cuda.is_available()
     return any(str(name).startswith("cuda") for name in devices)
+
+
+def _tried(experiment: Experiment, variants: Sequence[Variant], block: int) -> list[str]:
+    """Return what a block tries, in the order in which it was drawn up: A/A last."""
+    name = "variants" if experiment.variants is not None else experiment.design
+    return [v.name for v in variants if design.in_block(name, v, block)] + [variants[0].name + AGAIN]
 
 
 def _shuffled(names: list[str], seed: int) -> tuple[str, ...]:

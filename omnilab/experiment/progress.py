@@ -29,6 +29,8 @@ class TimeLeft:
         """Say it; kinds that have not been seen yet make it a lower bound."""
         seconds = sum(self._left[kind] * sum(took) / len(took) for kind, took in self._took.items())
         unseen = any(count and kind not in self._took for kind, count in self._left.items())
+        if not any(self._left.values()):
+            return "done"
         return f"{'more than' if unseen else 'about'} {seconds / 60:.1f} min left"
 
 
@@ -38,10 +40,14 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console, self._left, self._text, self._began = console, TimeLeft({}), "", time.monotonic()
 
+    def note(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
+
     def begin(self, counts: Mapping[str, int]) -> None:
         """Say what is to come."""
-        self._left, self._began = TimeLeft(counts), time.monotonic()
-        self._say(f"{counts.get('trial', 0)} trials in {counts.get('open', 0)} blocks")
+        self._left = TimeLeft(counts)
+        self._say(f"{counts.get('trial', 0)} trials to go in {counts.get('open', 0)} blocks")
 
     def start(self, text: str) -> None:
         """Remember what is done."""
@@ -68,28 +74,40 @@ class Live:
             TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[left]}", markup=False), console=console,
         )  # fmt: skip
-        self._left, self._task = TimeLeft({}), TaskID(0)
+        self._left: TimeLeft = TimeLeft({})
+        self._task: TaskID | None = None
+        self._done = 0
+
+    def note(self, text: str) -> None:
+        """Say it above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
 
     def begin(self, counts: Mapping[str, int]) -> None:
-        """Show the bar."""
+        """Show the bar, or make it longer."""
         self._left = TimeLeft(counts)
-        self._task = self._bar.add_task("", total=sum(counts.values()), left="")
+        if self._task is None:
+            self._task = self._bar.add_task("", total=0, left="")
+        self._bar.update(self._task, total=self._done + sum(counts.values()))
         self._bar.start()
 
     def start(self, text: str) -> None:
         """Show what is done."""
-        self._bar.update(self._task, description=text)
+        self._bar.update(self._shown(), description=text)
 
     def done(self, kind: str, seconds: float, outcome: str) -> None:
         """Move on; failures stay on the screen."""
         self._left.done(kind, seconds)
-        self._bar.update(self._task, advance=1, left=str(self._left))
+        self._done += 1
+        self._bar.update(self._shown(), advance=1, left=str(self._left))
         if outcome:
             self._bar.console.print(f"failed: {outcome}", markup=False)
 
     def end(self) -> None:
         """Take the bar down."""
         self._bar.stop()
+
+    def _shown(self) -> TaskID:
+        return TaskID(0) if self._task is None else self._task
 
 
 def progress_to_stderr() -> Progress:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from omnilab.errors import BadInput, Error
 from omnilab.experiment import guards
+from omnilab.experiment.blocks import planned_blocks
+from omnilab.experiment.design import AGAIN
 from omnilab.experiment.gate import compare
 from omnilab.experiment.machine import usable_cores
-from omnilab.experiment.plan import AGAIN, Plan, uses_cuda, warm_up
+from omnilab.experiment.plan import Plan, uses_cuda, warm_up
 from omnilab.experiment.results import ABORTED, RunFolder, aborted
 from omnilab.metrics import PER_REQUEST, host_growth
 from omnilab.trial import Trial
@@ -43,6 +45,10 @@ OpenPipeline: TypeAlias = "Callable[[Recipe], AbstractContextManager[Bench]]"
 class Progress(Protocol):
     """Is told what is done and how long it took."""
 
+    def note(self, text: str) -> None:
+        """Something to know before it begins."""
+        ...
+
     def begin(self, counts: Mapping[str, int]) -> None:
         """So many steps of each kind are to come."""
         ...
@@ -63,6 +69,9 @@ class Progress(Protocol):
 class Silent:
     """Progress that says nothing."""
 
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
     def begin(self, counts: Mapping[str, int]) -> None:
         """Say nothing."""
 
@@ -79,7 +88,7 @@ class Silent:
 def measure(plan: Plan, folder: RunFolder, open_pipeline: OpenPipeline, progress: Progress) -> None:
     """Do what the plan wants and the folder has not. BadInput from the first opening takes a new folder back."""
     run, block = plan.to_dict(), 0
-    needed = plan.rule.needed(run, folder.lines, 0)
+    needed = planned_blocks(run, folder.lines)
     progress.begin(_left(plan, folder, needed))
     try:
         while block < needed:
@@ -88,6 +97,8 @@ def measure(plan: Plan, folder: RunFolder, open_pipeline: OpenPipeline, progress
             block += 1
             if (now := plan.rule.needed(run, folder.lines, block)) != needed:
                 needed = now
+                where = {"kind": "sized", "block": block, "position": -1, "variant": plan.baseline}
+                folder.add(where, {"blocks": needed}, None)
                 progress.begin(_left(plan, folder, needed))
     finally:
         progress.end()
@@ -170,7 +181,7 @@ class _Block:
         compared = {line["variant"] for line in self._folder.lines if line["kind"] == "gate comparison"}
         if plan.gate is None or compared:  # they are written together, after the last of the gate's trials
             return
-        order = sorted(plan.orders[0], key=lambda name: (name != plan.baseline, name != plan.baseline + AGAIN))
+        order = sorted(plan.recipes, key=lambda name: (name != plan.baseline, name != plan.baseline + AGAIN))
         trials = {name: self._trial("gate", position, name, plan.gate) for position, name in enumerate(order)}
         if trials[plan.baseline] is None:
             raise Error(f"{plan.baseline}: the baseline itself failed on the gate prompts; see {self._folder.path}")

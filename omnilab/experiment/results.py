@@ -49,6 +49,11 @@ COLUMNS = {
     },
 }  # fmt: skip
 WHERE = {"kind": "string", "block": "int64", "position": "int64", "variant": "string"}
+# What decides what is measured, and in which order: the part of run.json that `plan_hash` is of. The order counts.
+PLAN_KEYS = (
+    "experiment", "question", "model", "device", "cuda", "topology", "seed", "rule", "asked", "primary", "margin",
+    "design", "baseline", "variants", "orders", "workload", "workload_seeds", "gate",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -74,7 +79,7 @@ class RunFolder:
         made = _first_missing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write_synced(path / "run.json", strict_json({"schema_version": SCHEMA_VERSION, **run}, indent=1) + "\n")
+            write_synced(path / "run.json", strict_json({"schema_version": SCHEMA_VERSION, **run}, indent=1) + "\n")
             (path / "trials.jsonl").touch()
         except OSError as error:
             if made is not None:
@@ -199,6 +204,11 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return run, [_line(path, number, text) for number, text in enumerate(text.split("\n")[:-1], 1)]
 
 
+def plan_hash(run: Mapping[str, Any]) -> str:
+    """Return the hash of a plan, from `Plan.to_dict` or from the run.json that it was written to."""
+    return hashlib.sha256(strict_json({key: run[key] for key in PLAN_KEYS if key in run}).encode()).hexdigest()
+
+
 def aborted(line: Mapping[str, Any]) -> bool:
     """Was it a trial that an interrupt ended?"""
     return str(line.get("error") or "").startswith(ABORTED)
@@ -259,7 +269,8 @@ def _first_missing(path: Path) -> Path | None:
     return missing[-1] if missing else None
 
 
-def _write_synced(path: Path, text: str) -> None:
+def write_synced(path: Path, text: str) -> None:
+    """Write a text and wait until it is on the disk."""
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

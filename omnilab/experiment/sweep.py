@@ -4,39 +4,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omnilab.errors import BadInput
 from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.protocol import Progress
+from omnilab.experiment.report import Report
 from omnilab.experiment.results import check_folder
-from omnilab.experiment.sweep_report import SweepReport
+from omnilab.experiment.sweep_report import Axes, SweepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Experiments by the name of their point. Each gets a run folder of its own below the sweep's."""
+    """Experiments by the name of their point. Each gets a run folder of its own below the sweep's.
+
+    `axes`: title of an axis -> point -> where it stands on it; effects are drawn against each.
+    """
 
     name: str
     experiments: Mapping[str, Experiment]
+    axes: Axes = field(default_factory=dict)
 
     def changed(self, **changes: Any) -> Sweep:
         """Return the sweep with fields of every experiment changed."""
-        return Sweep(name=self.name, experiments={n: replace(e, **changes) for n, e in self.experiments.items()})
+        return replace(self, experiments={n: replace(e, **changes) for n, e in self.experiments.items()})
 
-    def run(self, out: str | Path | None = None, progress: Progress | None = None, **how: Any) -> SweepReport:
-        """Measure every point; BadInput, for any point, comes before the first is started."""
+    def run(
+        self, out: str | Path | None = None, progress: Progress | None = None, resume: bool = False, **how: Any
+    ) -> SweepReport:
+        """Measure every point; BadInput, for any point, comes before the first is started.
+
+        `resume` goes on with an interrupted sweep in `out`: points that have a run folder are resumed.
+        """
         for experiment in self.experiments.values():
             experiment.plan()
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        check_folder(path)
-        reports = {}
+        if not resume:
+            check_folder(path)
+        reports: dict[str, Report] = {}
         for point, experiment in self.experiments.items():
-            reports[point] = experiment.run(path / point, progress, **how)
-            (path / "report.md").write_text(SweepReport(self.name, path, reports).markdown(), encoding="utf-8")
-        return SweepReport(self.name, path, reports)
+            begun = resume and (path / point / "run.json").exists()
+            reports[point] = experiment.run(path / point, progress, resume=begun, **how)
+            SweepReport(self.name, path, reports, self.axes).write()
+        return SweepReport(self.name, path, reports, self.axes)
 
 
 def refuse_lengths(given: Mapping[str, int | None]) -> None:

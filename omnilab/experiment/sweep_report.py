@@ -1,28 +1,39 @@
-"""The report of a sweep: a row a point and variant, and counts beside what lengths alone predict."""
+"""The report of a sweep: a row a point and variant, counts beside what lengths alone predict, effects drawn over it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from omnilab.experiment import laws
-from omnilab.experiment.report import WIDTH, Report, ratio_text
+from omnilab.experiment import figures, laws
+from omnilab.experiment.findings import FAILED_GATE, Variant
+from omnilab.experiment.report import WIDTH, Report
+from omnilab.experiment.results import write_synced
+from omnilab.experiment.table import mean
+from omnilab.experiment.words import TITLES, ratio_text, short, verdict_text
 
 COLUMNS = ("wall_s", "audio_ttfp_ms", "audio_rtf", "host_ms_per_step", "cpu_s")
+NOTE = (
+    "Ratios are over what each variant is compared with; a baseline has its own means. Underrun: seconds that a player "
+    "stands still, mean of the trials' medians. Memory: most resident MiB of all processes after a trial."
+)
+Axes = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The reports of all points, read side by side."""
+    """The reports of all points, read side by side. `axes`: title of an axis -> point -> where it stands on it."""
 
     name: str
     path: Path
     reports: Mapping[str, Report]
+    axes: Axes = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -33,27 +44,57 @@ class SweepReport:
         """Return it for machines."""
         return {"sweep": self.name, "points": {point: report.to_dict() for point, report in self.reports.items()}}
 
-    def rows(self) -> list[list[str]]:
-        """Return a row a point and variant: ratios over what it is compared with, and counts beside their laws."""
-        return [
-            [point, result.name, *_ratios(report, result.name), *_counts(report, result.name)]
-            for point, report in self.reports.items()
-            for result in report.analysis.results
-        ]
-
     def header(self) -> list[str]:
         """Return the columns' titles."""
-        return ["point", "variant", *COLUMNS, *(f"{name} (law)" for name in laws.EXPLAINED)]
+        counts = [f"{name} (law)" for name in laws.EXPLAINED]
+        return ["point", "variant", *(TITLES[m] for m in COLUMNS), "underrun s", "memory MiB", "verdict", *counts]
+
+    def rows(self) -> list[list[str]]:
+        """Return a row a point and variant."""
+        return [
+            [point, variant.name, *_ratios(report, variant), *_player_and_memory(report, variant.name),
+             verdict_text(variant), *_counts(variant)]
+            for point, report in self.reports.items()
+            for variant in report.findings.variants
+        ]  # fmt: skip
+
+    def figures(self) -> dict[str, str]:
+        """Return SVG text by name: the verdicts' metric against each axis."""
+        drawn = {}
+        for number, (axis, places) in enumerate(self.axes.items(), 1):
+            points = [(p, places[p], self.reports[p].findings) for p in self.reports if p in places]
+            if len(points) > 1:
+                drawn[f"against-{number}"] = figures.against_length(points, axis)
+        return drawn
 
     def markdown(self) -> str:
         """Return the text of report.md."""
-        note = "Ratios are over what each variant is compared with; a baseline has its own means."
-        lines = [f"# {self.name}", "", note, ""]
+        lines = [f"# {self.name}", "", NOTE, ""]
         lines += ["| " + " | ".join(self.header()) + " |", "|" + "---|" * len(self.header())]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows()]
         lines += ["", *(f"- `{name}`: {text}." for name, text in laws.EXPLAINED.items())]
-        lines += [f"- [{point}]({point}/report.md)" for point in self.reports]
+        lines += [f"- [{point}](<{point}/report.md>)" for point in self.reports]
         return "\n".join(lines) + "\n"
+
+    def html(self) -> str:
+        """Return the text of report.html: the figures and the table."""
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header())
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
+        )
+        title = html.escape(self.name)
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
+            f"</head><body><h1>{title}</h1>{''.join(self.figures().values())}<p>{html.escape(NOTE)}</p>"
+            f"<div><table><tr>{head}</tr>{body}</table></div></body></html>\n"
+        )
+
+    def write(self) -> None:
+        """Write report.md, report.html and figures into the sweep's folder."""
+        (self.path / "figures").mkdir(exist_ok=True)
+        drawn = {f"figures/{name}.svg": svg for name, svg in self.figures().items()}
+        for name, text in {"report.md": self.markdown(), "report.html": self.html(), **drawn}.items():
+            write_synced(self.path / name, text)
 
     def print(self, console: Console | None = None) -> None:
         """Print the table and where the report is."""
@@ -64,54 +105,36 @@ class SweepReport:
         for row in self.rows():
             table.add_row(*row)
         console.print(table)
-        console.print(f"report: {self.path / 'report.md'}", markup=False, highlight=False, soft_wrap=True)
+        for name in ("report.md", "report.html"):
+            console.print(f"report: {self.path / name}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _ratios(report: Report, name: str) -> list[str]:
-    result = report.result(name)
-    if result.against is None:
-        means = (_mean(report, name, metric) for metric in COLUMNS)
-        return ["-" if value is None else f"{value:,.3g}" for value in means]
-    if result.difference is not None:
-        return ["failed the gate"] * len(COLUMNS)
-    return [ratio_text(result.ratios.get(metric)) for metric in COLUMNS]
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}"
+    "div{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}td,th{padding:.3rem .6rem;text-align:left;"
+    "border-bottom:1px solid #8885;white-space:nowrap}svg{max-width:100%;height:auto}"
+    "@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}}"
+)
 
 
-def _mean(report: Report, name: str, metric: str) -> float | None:
-    values = [line["metrics"][metric] for line in report.trials(name) if line["metrics"].get(metric) is not None]
-    return sum(values) / len(values) if values else None
+def _ratios(report: Report, variant: Variant) -> list[str]:
+    if variant.against is None:
+        means = (report.findings.baseline.get(metric) for metric in COLUMNS)
+        return ["-" if value is None else short(value) for value in means]
+    if variant.verdict == FAILED_GATE:
+        return [FAILED_GATE] * len(COLUMNS)
+    return [ratio_text(variant.effects.get(metric)) for metric in COLUMNS]
 
 
-def _counts(report: Report, name: str) -> list[str]:
-    predicted = _predicted(report, name)
-    cells = []
-    for counter in laws.EXPLAINED:
-        trials = [_total(line["counters"], counter) for line in report.trials(name)]
-        measured = f"{sum(trials) / len(trials):,.0f}" if trials else "-"
-        cells.append(f"{measured} ({predicted[counter]:,})" if predicted else measured)
-    return cells
+def _player_and_memory(report: Report, name: str) -> list[str]:
+    trials = report.trials(name)
+    stalled = mean([line["metrics"].get("audio_underrun_s") for line in trials])
+    memory = max((line["guards"]["after"]["resident_mib"] for line in trials), default=None)
+    return ["-" if stalled is None else f"{stalled:.2f}", "-" if memory is None else f"{memory:,.0f}"]
 
 
-def _predicted(report: Report, name: str) -> dict[str, int] | None:
-    """Return the laws' counts where they hold: over BEFORE_1378, named size, requests of one length."""
-    from omnilab.model.config import SIZES, config_dict
-
-    run = report.run
-    requests: Sequence[Any] = run["workload"]["requests"]
-    lengths = {(r["prompt"].get("random_tokens"), r["sampling"]["max_text_tokens"]) for r in requests}
-    known = all(t in _LAWFUL for t in report.result(name).toggles)
-    if run["model"] not in SIZES or run["baseline"] != "BEFORE_1378" or len(lengths) != 1 or not known:
-        return None
-    (input_len, output_len), *_ = lengths
-    if input_len is None:
-        return None
-    row_bytes = 2 * config_dict(run["model"])["thinker_config"]["text_config"]["hidden_size"]  # bfloat16
-    once = laws.counts(input_len, output_len, row_bytes, report.result(name).toggles)
-    return {counter: value * len(requests) for counter, value in once.items()}
-
-
-def _total(counters: Mapping[str, int], counter: str) -> int:
-    return sum(value for key, value in counters.items() if key.rsplit("/", 1)[-1] == counter)
-
-
-_LAWFUL = frozenset({"async_save", "prefill_only_hidden_states", "idle_skip", "shallow_merge", "override_rows"})
+def _counts(variant: Variant) -> list[str]:
+    predicted = variant.predicted
+    if predicted is None:
+        return [""] * len(laws.EXPLAINED)
+    return [f"{predicted.measured[name][1]:,.0f} ({predicted.counts[name][1]:,})" for name in laws.EXPLAINED]

@@ -24,6 +24,8 @@ class Script:
     """What the bench does. `factors` are on wall time; `spoil` may change a record; `explode` may raise."""
 
     factors: Mapping[str, float] = field(default_factory=dict)
+    together: Mapping[frozenset[str], float] = field(default_factory=dict)  # on wall time, where all of a set are on
+    again: float = 1.0  # on wall time of every second trial of the baseline
     silent: frozenset[str] = frozenset()  # toggles that change no counter
     noise: float = 0.01
     block_noise: float = 0.05
@@ -43,6 +45,7 @@ class Script:
 class Scripted:
     def __init__(self, script: Script, recipe: Any, random: np.random.Generator) -> None:
         self.script, self.recipe, self.random = script, recipe, random
+        self.baselines = 0
         self.block_factor = float(np.exp(random.normal(0, script.block_noise)))
 
     def apply(self, recipe: Any) -> None:
@@ -54,6 +57,10 @@ class Scripted:
         self.script.measured.append(tuple(sorted(on)))
         self.script.explode(on, self.script.trials)
         factor = self.block_factor * float(np.prod([self.script.factors.get(name, 1.0) for name in on]))
+        factor *= float(np.prod([times for names, times in self.script.together.items() if names <= on]))
+        if not on and workload.requests[0].sampling.max_text_tokens > 4:  # not the warm-up
+            self.baselines += 1
+            factor *= self.script.again if self.baselines % 2 == 0 else 1.0
         records = [self.answer(index, item.sampling) for index, item in enumerate(workload.requests)]
         wall = 0.0
         for record in records:

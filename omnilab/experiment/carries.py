@@ -1,0 +1,53 @@
+"""What a result of this machine is worth on another: said of every variant, and of what was not exercised at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from omnilab.experiment.findings import Effect
+
+Row: TypeAlias = Mapping[str, Any]
+FRAME_MS = 80.0  # of audio
+PLACEMENT = frozenset({"save", "engine_wait", "receive_wait", "worker_link"})  # which thread does it, and when it wakes
+COMPUTE = frozenset({"vocode", "decode_step", "predict_codes"})
+STAGES = 3
+
+
+def carries(run: Row, seams: Sequence[str], host: Effect | None) -> str:
+    """Say what of a variant's result carries over to a GPU. `host`: its effect on the Talker's host ms a step."""
+    if run["cuda"]:
+        return "measured on a GPU: holds for this GPU and host"
+    parts = ["counts, bytes and rows: exactly"]
+    if host is not None and host.before is not None and host.after is not None:
+        saved = host.after - host.before
+        parts.append(f"host time in kind: {saved:+.2f} ms a step, {100 * saved / FRAME_MS:+.1f} % of an 80 ms frame")
+    parts.append("wall time and first packets: no")
+    if set(seams) & PLACEMENT:
+        parts.append("it moves work between threads, which shows only where cores are free: measure it there")
+    if set(seams) & COMPUTE:
+        parts.append("it changes compute, which a GPU does otherwise: measure it there")
+    return "; ".join(parts)
+
+
+def limits(run: Row) -> list[str]:
+    """List what this run cannot show, whatever its numbers."""
+    found = []
+    cores = run["machine"]["cores"]
+    if not run["cuda"]:
+        found.append(
+            "measured on a CPU: counters, bytes and rows carry over to a GPU exactly, growth with length and "
+            "interactions as laws, host milliseconds in kind; ratios of wall time and of first packets do not"
+        )
+        found.append("not exercised: copies between device and host, CUDA graphs, fused mixture-of-experts kernels")
+    if cores <= STAGES and run["topology"] == "processes":
+        found.append(
+            f"{cores} cores for {STAGES} busy stages and their workers: work that runs beside the critical path "
+            "competes with it, so async save and waits cannot show their worth in time"
+        )
+    if run["topology"] != "processes":
+        found.append(f"topology {run['topology']}: one process, so nothing is pickled and no stage runs beside another")
+    concurrency = run["workload"]["arrivals"].get("max_concurrency")
+    if concurrency == 1:
+        found.append("one request at a time: nothing about load")
+    return found
