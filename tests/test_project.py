@@ -19,9 +19,7 @@ LAYERS = (
     {"engine"},
     {"intake", "speech", "pipeline"},
     {"experiment", "profile", "serve", "vllm_omni"},
-    {
-        "notebook", "command", "ablate", "bench", "verify", "pack", "compare", "models", "check", "cli", "__main__",
-    },  # fmt: skip
+    {"notebook", "command", "ablate", "bench", "models", "check", "cli", "__main__", *("verify", "pack", "compare")},
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

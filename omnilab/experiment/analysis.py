@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from omnilab.experiment import estimate, findings, sharing
 from omnilab.experiment.blocks import planned_blocks
-from omnilab.experiment.carries import carries, limits
+from omnilab.experiment.carries import carries, in_short, limits
 from omnilab.experiment.design import AGAIN, FACTORIALS
 from omnilab.experiment.effects import (
     NOTED,
@@ -123,6 +123,7 @@ def _variants(
                 spans=spans.get(name, ()),
                 predicted=None if c is None else predicted_of(table, run, c, variant["toggles"], toggles[c.against]),
                 carries="" if c is None else carries(run, variant["seams"], ours.get("host_ms_per_step")),
+                carries_short="" if c is None else in_short(run, variant["seams"]),
                 verdict=verdict,
                 more_blocks=_more_blocks(run, table, comparisons, c)
                 if verdict == findings.INCONCLUSIVE and c

@@ -30,6 +30,13 @@ def carries(run: Row, seams: Sequence[str], host: Effect | None) -> str:
     return "; ".join(parts)
 
 
+def in_short(run: Row, seams: Sequence[str]) -> str:
+    """Return the same in a table's cell."""
+    if run["cuda"]:
+        return "this GPU and host"
+    return "counts; else measure there" if set(seams) & (PLACEMENT | COMPUTE) else "counts, host ms in kind"
+
+
 def limits(run: Row) -> list[str]:
     """List what this run cannot show, whatever its numbers."""
     found = []

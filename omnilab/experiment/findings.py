@@ -90,7 +90,8 @@ class Variant:
     counters: tuple[Moved, ...]
     spans: tuple[Moved, ...]
     predicted: Predicted | None
-    carries: str  # what of it carries over to a GPU, in words
+    carries: str  # what of it carries over to a GPU, in words ...
+    carries_short: str  # ... and for a table's cell
     verdict: str
     more_blocks: int | None = None  # about so many more would decide an inconclusive one
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,8 @@ class Report:
         drawn |= {"waterfall": figures.waterfall(ours), "per-stage": figures.per_stage(ours)}
         return {name: svg for name, svg in drawn.items() if svg is not None}
 
-    def html(self) -> str:
-        """Return the text of report.html."""
+    def html(self, drawn: Mapping[str, str] | None = None) -> str:
+        """Return the text of report.html with the figures, drawn here if need be."""
         ours = self.findings
         return page.page(
             title=f"{self.run['experiment']} on {self.run['model']}",
@@ -106,13 +107,14 @@ class Report:
             table_header=words.header(ours),
             table_rows=words.rows(ours),
             sections=self.sections(),
-            figures=self.figures(),
+            figures=self.figures() if drawn is None else drawn,
         )
 
     def texts(self) -> dict[str, str]:
         """Return every file that is made of the rows alone, by its name in the run folder."""
-        drawn = {f"figures/{name}.svg": svg for name, svg in self.figures().items()}
-        return {"report.md": self.markdown(), "report.html": self.html(), **drawn}
+        drawn = self.figures()
+        files = {f"figures/{name}.svg": svg for name, svg in drawn.items()}
+        return {"report.md": self.markdown(), "report.html": self.html(drawn), **files}
 
     def write(self) -> None:
         """Write report.md, report.html and figures into the run folder."""

@@ -67,7 +67,7 @@ def heading(run: Row, ours: Findings) -> list[str]:
 
 def header(ours: Findings) -> list[str]:
     """Return the titles of the verdict table."""
-    return ["variant", "output", *(TITLES[m] for m in ours.metrics), "detectable", f"verdict on {TITLES[ours.primary]}"]
+    return ["variant", "output", *(TITLES[m] for m in ours.metrics), "detectable", "carries over", f"verdict on {TITLES[ours.primary]}"]
 
 
 def rows(ours: Findings) -> list[list[str]]:
@@ -81,7 +81,7 @@ def _row(ours: Findings, variant: Variant) -> list[str]:
     cells = [ratio_text(variant.effects.get(m)) if variant.effects else "" for m in ours.metrics]
     primary = variant.effects.get(ours.primary)
     least = percent(primary.mde) if primary is not None and primary.mde is not None else ""
-    return [name, variant.output, *cells, least, verdict_text(variant)]
+    return [name, variant.output, *cells, least, variant.carries_short, verdict_text(variant)]
 
 
 def effect_lines(ours: Findings) -> list[str]:

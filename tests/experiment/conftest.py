@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.report import Report
 from omnilab.record import CounterRow, SpanRow
 from omnilab.toggles import THE_FOUR
 from omnilab.trial import RequestRecord, Trial
@@ -106,6 +107,13 @@ class Scripted:
         if "shallow_merge" not in self.script.silent:
             counters.append(CounterRow("talker", "runner", "elements_visited", visited))
         return [SpanRow("talker", "runner", "merge", "r0", -1, 0, round(merge_ms * MS))], counters
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request, monkeypatch):
+    """Leave figures out: drawing takes a second a run. Tests that look at them are marked `drawn`."""
+    if request.node.get_closest_marker("drawn") is None:
+        monkeypatch.setattr(Report, "figures", lambda self: {})
 
 
 @pytest.fixture

@@ -228,6 +228,7 @@ def test_looks_stop_when_all_is_decided_and_end_at_ten(small, script, tmp_path):
     assert null.run["rule"]["levels"]["5"]["4"] == 0.00041
 
 
+@pytest.mark.drawn
 def test_equal_rows_give_equal_reports(run):
     report = run()
     again = Report.load(report.path)

@@ -1,11 +1,13 @@
 """Truths planted in the real pipeline: too slow, wrong, of no effect, and a loss that only audio and images show."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 
 from omnilab.experiment.experiment import Experiment
+from omnilab.pipeline import Pipeline
 from omnilab.prompt import Sampling
 from omnilab.seams import HIDDEN_STATES
 from omnilab.toggle import Toggle
@@ -15,7 +17,7 @@ from omnilab.toggles.shallow_merge import merge_elementwise, merge_shallow
 from omnilab.workload import Workload
 
 SLEEP_S = 0.003
-FRAMES = 40
+FRAMES = 16
 
 
 def sleeps(state, payload):
@@ -56,42 +58,53 @@ def planted(name, seam, baseline, optimized):
     return Toggle(name=name, seam=seam, baseline=baseline, optimized=optimized, claim="planted")
 
 
-def run(toggle, path, blocks=3, **changes):
-    workload = Workload.random(num_prompts=1, input_len=24, output_len=FRAMES, frames=FRAMES)
-    given = {"model": "tiny", "topology": "inline", "device": "cpu", "workload": workload, "toggles": [toggle]}
-    return Experiment(blocks=blocks, **{**given, **changes}).run(path)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tests share few cores."""
+@pytest.fixture(scope="module")
+def pipe():
+    """One real pipeline for every block: here it is outputs, counters and a planted time that matter."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
+    torch.set_num_threads(1)  # tests share few cores
+    with Pipeline.open("tiny", topology="inline", connector="memory") as opened:
+        yield opened
     torch.set_num_threads(before)
 
 
-@pytest.mark.timeout(300)
-def test_a_side_that_sleeps_is_slower_by_what_it_sleeps(tmp_path):
-    report = run(planted("sleeps", "merge", merge_elementwise, sleeps), tmp_path / "run", blocks=5, gate_prompts=None)
-    result = report.result("sleeps")
-    effect = result.effects["wall_s"]
-    merges = next(m for m in report.trials("sleeps")[0]["counters"].items() if m[0].endswith("/merges"))[1]
+@pytest.fixture
+def run(pipe, tmp_path):
+    """Take one toggle through the whole protocol."""
+
+    def opened(recipe):
+        pipe.apply(recipe)
+        return nullcontext(pipe)
+
+    def go(toggle, name="run", **changes):
+        workload = Workload.random(num_prompts=1, input_len=24, output_len=FRAMES, frames=FRAMES)
+        given = {"model": "tiny", "topology": "inline", "device": "cpu", "workload": workload, "toggles": [toggle]}
+        return Experiment(**{**given, "blocks": 3, **changes}).run(tmp_path / name, open_pipeline=opened)
+
+    return go
+
+
+def test_a_side_that_sleeps_is_slower_by_what_it_sleeps(run):
+    sleepy = planted("sleeps", "merge", merge_elementwise, sleeps)
+    report = run(sleepy, blocks=5, gate_prompts=None, primary="host_ms_per_step")
+    result, trial = report.result("sleeps"), report.trials("sleeps")[0]
+    merges, steps = (trial["counters"][f"talker/{where}"] for where in ("runner/merges", "engine/steps"))
+    effect = result.effects["host_ms_per_step"]
     assert result.verdict == "slower"
-    assert effect.after - effect.before == pytest.approx(merges * SLEEP_S, rel=0.5)
+    assert effect.after - effect.before == pytest.approx(1e3 * SLEEP_S * merges / steps, rel=0.2)
     span = next(moved for moved in result.spans if moved.what == "talker/runner/merge")
-    assert span.after - span.before == pytest.approx(merges * SLEEP_S * 1e3, rel=0.15)
+    assert span.after - span.before == pytest.approx(1e3 * SLEEP_S * merges, rel=0.2)
 
 
-def test_a_side_that_does_nothing_had_no_effect(tmp_path):
-    report = run(planted("nothing", "merge", merge_elementwise, does_nothing_else), tmp_path / "run")
+def test_a_side_that_does_nothing_had_no_effect(run):
+    report = run(planted("nothing", "merge", merge_elementwise, does_nothing_else))
     assert report.result("nothing").verdict == "had no effect"
     assert report.result("nothing").output == "same output"
     assert not report.failed
 
 
-def test_a_changed_code_is_stopped_by_the_gate(tmp_path):
-    report = run(planted("changes", "predict_codes", predict_in_loop, changes_a_code), tmp_path / "run")
+def test_a_changed_code_is_stopped_by_the_gate(run):
+    report = run(planted("changes", "predict_codes", predict_in_loop, changes_a_code))
     result = report.result("changes")
     assert result.verdict == "failed the gate"
     assert "codes at" in result.difference
@@ -99,11 +112,11 @@ def test_a_changed_code_is_stopped_by_the_gate(tmp_path):
     assert report.failed
 
 
-def test_lost_layer_24_rows_are_stopped_by_prompts_with_audio_or_image_only(tmp_path):
+def test_lost_layer_24_rows_are_stopped_by_prompts_with_audio_or_image_only(run):
     drops = planted("drops", "thinker_payload", EveryChunk, DropsHiddenStates)
-    report = run(drops, tmp_path / "run")
+    report = run(drops)
     assert report.result("drops").verdict == "failed the gate"
     assert "request 1" in report.result("drops").difference  # the first is text and passes
     text_only = Workload.prompts(["Tell me about rivers."], Sampling(max_text_tokens=6, max_frames=8))
-    blind = run(drops, tmp_path / "blind", gate_prompts=text_only)
+    blind = run(drops, "blind", gate_prompts=text_only)
     assert blind.result("drops").output == "same output"  # which is why a gate of text alone is no gate

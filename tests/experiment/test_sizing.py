@@ -31,8 +31,8 @@ def test_an_effect_that_cannot_be_seen_says_what_can(small):
 
 def test_a_budget_buys_blocks_and_one_that_is_too_small_says_what_it_takes(small):
     plan = small(budget="10m").plan(NOISE)
-    assert plan.rule.first == 7  # 6 trials of 10 s and an opening of 20 s a block, and the gate before them
-    assert sizing.minutes(plan, NOISE, 7) <= 10 < sizing.minutes(plan, NOISE, 8)
+    assert plan.rule.first == 6  # 6 trials of 10 s and an opening of 20 s a block, and the gate before them
+    assert sizing.minutes(plan, NOISE, 6) <= 10 < sizing.minutes(plan, NOISE, 7)
     with pytest.raises(BadInput, match=r"budget: 1m is too short for 6 trials a block: 3 blocks take about .* min"):
         small(budget="1m").plan(NOISE)
     assert [seconds_of(text) for text in ("90s", "5m", "1.5h")] == [90, 300, 5400]
@@ -67,11 +67,11 @@ def test_what_can_be_seen_follows_the_published_table(small):
 
 def test_a_pilot_measures_the_baseline_on_requests_that_no_trial_uses(small, script, tmp_path):
     bench = script(noise=0.01)
-    experiment = small(budget="0.3s", toggles=["idle_skip"], gate_prompts=None)
+    experiment = small(budget="0.1s", toggles=["idle_skip"], gate_prompts=None)
     report = experiment.run(tmp_path / "run", open_pipeline=bench.open)
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["noise"]["source"] == "pilot"
-    assert run["asked"]["budget"] == "0.3s"
+    assert run["asked"]["budget"] == "0.1s"
     assert report.findings.blocks == run["rule"]["first"]
     pilot = small().plan().experiment.workload.with_seed(2**40)
     assert not {w.seed for w in small().plan().workloads} & {pilot.seed}
