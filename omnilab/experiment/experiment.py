@@ -94,6 +94,7 @@ class Experiment:
         `resume` goes on with a run in `out` that was interrupted; RunFolderError when it is of another experiment.
         `open_pipeline(recipe)` gives the stages of a block; the default starts the lab's pipeline.
         """
+        progress = progress or Silent()
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         plan = make_plan(self, rule_from(read_run(path)[0]["rule"])) if resume else self.plan()
         if not resume:
@@ -104,17 +105,14 @@ class Experiment:
             open_pipeline = lab_pipeline(plan)
         noise = self.noise()
         if noise is None and self.budget is not None and not resume:
-            (progress or Silent()).note(
-                f"a pilot of {PILOT_TRIALS} baseline trials comes first, to see what a budget buys"
-            )
+            progress.note(f"a pilot of {PILOT_TRIALS} baseline trials comes first, to see what a budget buys")
             noise = pilot(plan, open_pipeline)
             plan = self.plan(noise)
-        if progress is not None:
-            for line in plan_lines(plan, noise):
-                progress.note(line)
         folder = self._folder(path, {**plan.to_dict(), "plan_hash": plan.hash, **facts}, noise, resume)
+        for line in plan_lines(plan, noise):
+            progress.note(line)
         try:
-            measure(plan, folder, open_pipeline, progress or Silent())
+            measure(plan, folder, open_pipeline, progress)
         except BaseException:
             if folder.lines:
                 with suppress(OSError, RunFolderError):  # what stopped the run matters more
