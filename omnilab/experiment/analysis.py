@@ -56,7 +56,7 @@ def analyse(run: Row, lines: Sequence[Row]) -> Findings:
         baseline_name=run["baseline"],
         primary=run["primary"],
         margin=run["margin"],
-        metrics=tuple(m for m in (SHOWN_ON_GPU if run["cuda"] else SHOWN_ON_CPU) if m in metrics),
+        metrics=_shown(run),
         baseline={m: _baseline_mean(table, m) for m in metrics},
         same=same,
         variants=_variants(run, lines, table, comparisons, effects, outputs, _withheld(run, same)),
@@ -78,6 +78,11 @@ def analyse(run: Row, lines: Sequence[Row]) -> Findings:
 def _metrics(run: Row) -> tuple[str, ...]:
     throughputs = [m for m in VERDICT_METRICS if m.endswith("throughput") and m != run["primary"]]
     return tuple(m for m in VERDICT_METRICS if m not in throughputs)
+
+
+def _shown(run: Row) -> tuple[str, ...]:
+    shown = SHOWN_ON_GPU if run["cuda"] else SHOWN_ON_CPU
+    return shown if run["primary"] in shown else (run["primary"], *shown)
 
 
 def _variants(

@@ -18,18 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from omnilab.experiment import words
+from omnilab.experiment import verdicts, words
 from omnilab.experiment.findings import (
     FAILED_GATE,
     FASTER,
-    NOT_MEASURED,
     SLOWER,
     Attribution,
     Effect,
     Findings,
     Interaction,
     Share,
-    Variant,
 )
 from omnilab.metrics import THROUGHPUTS
 
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Line = list[tuple[float, Effect]]  # of one variant: x and the effect there
+
 
 STAGES = ("thinker", "talker", "code2wav")
 OTHER = "other"
@@ -53,7 +52,7 @@ BAND, FAINT = 0.14, 0.55  # how opaque ink is in areas, and in thin lines
 WIDTH, ROW = 10.0, 0.3  # inches
 POINTS = 72  # an inch
 LETTER, GAP = 6.2, 14  # points: a letter's width, between columns and between labels
-LONGEST = 40  # letters of a name
+LONGEST, SHORT = 72, 30  # letters of a name, beside rows and elsewhere
 FONTS = "system-ui, sans-serif"
 RC = {
     "svg.fonttype": "none",
@@ -62,9 +61,8 @@ RC = {
     "font.sans-serif": ["DejaVu Sans"],  # matplotlib brings it: texts measure the same everywhere, and wide
     "font.size": 10,
     "text.parse_math": False,  # a name may hold dollars
-    **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
-    ),
+    **{f"{part}.color": INK for part in ("text", "xtick", "ytick", "grid")},
+    **{f"axes.{part}color": INK for part in ("edge", "label")},
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.axisbelow": True,
     "axes.titlesize": 10,
@@ -77,27 +75,26 @@ RC = {
 def effects(findings: Findings, metric: str) -> str:
     """Draw a forest plot: a line a variant with its ratio and 95 % interval, on the band of the A/A noise.
 
-    Only the primary metric has verdicts. What failed the gate is named and has no point.
+    Only the primary metric has verdicts: of main effects where the design has them, else of variants. What failed the
+    gate is named and has no point.
     """
-    variants = [variant for variant in findings.variants if variant.against is not None]
-    same, shown = findings.same.get(metric), [_effect(variant, metric) for variant in variants]
-    primary, last = metric == findings.primary, len(variants)
-    mean = words.amount(findings.baseline.get(metric), metric)
+    rows, same, primary = verdicts.judged(findings, metric), findings.same.get(metric), metric == findings.primary
+    mean, last = words.amount(findings.baseline.get(metric), metric), len(rows)
     title = f"{_title(metric)}: ratio over {_cut(findings.baseline_name)} ({mean})"
     with _style():
-        figure, axes = _rows(last + 1, title)
-        _log(axes, "x", *_reach([effect for effect in (same, *shown) if effect is not None]))
+        figure, axes = _rows([*(row.name for row in rows), "A/A: baseline again"], title)
+        _log(axes, "x", *_reach([effect for effect in (same, *(row.effect for row in rows)) if effect is not None]))
         axes.axvline(1.0, color=INK, linewidth=1)
         if same is not None:
             axes.axvspan(same.low or 1.0, same.high or 1.0, color=INK, alpha=BAND, linewidth=0, gid="noise")
             _whisker(axes, same, last, INK, "same")
-        for row, (variant, effect) in enumerate(zip(variants, shown, strict=True)):
-            if effect is not None:
-                _whisker(axes, effect, row, _colour(variant.verdict) if primary else INK, f"point-{row}")
-        axes.set_yticks(range(last + 1), [*(_cut(_name(v, findings)) for v in variants), "A/A: baseline again"])
-        cells = [_effect_cells(v, e, primary) for v, e in zip(variants, shown, strict=True)]
-        header = ["ratio [95 %]", "verdict"][: 1 + primary]
-        _columns(axes, header, [*cells, [words.ratio_text(same), "grey band"][: 1 + primary]])
+        for place, row in enumerate(rows):
+            if row.effect is not None:
+                _whisker(axes, row.effect, place, _colour(row.verdict) if primary else INK, f"point-{place}")
+        ratios = [row.ratio or ("" if primary else row.verdict) for row in rows]
+        cells = [*zip(ratios, (row.words for row in rows), strict=True), (words.ratio_text(same), "grey band")]
+        columns = 1 + primary
+        _columns(axes, ["ratio [95 %]", "verdict"][:columns], [texts[:columns] for texts in cells])
         less, more = ("slower", "faster") if metric in THROUGHPUTS else ("faster", "slower")
         axes.set_xlabel(f"← {less} (log axis) {more} →")
         return _svg(figure, "effects", title)
@@ -113,9 +110,11 @@ def waterfall(findings: Findings) -> str | None:
     ends, last = _ends(findings, found), len(found.shares) + 1
     noise = math.exp(found.noise_range)
     title = f"{_title(findings.primary)}: what each toggle brings (Shapley values)"
-    names = [findings.baseline_name, *(share.toggle for share in found.shares), "all together", "noise alone"]
+    start, after = (words.amount(end, findings.primary) for end in _span(findings, found))
+    toggles = [share.toggle for share in found.shares]
+    names = [f"{_cut(findings.baseline_name)}: {start}", *toggles, f"all together: {after}", "noise alone"]
     with _style():
-        figure, axes = _rows(last + 2, title)
+        figure, axes = _rows(names, title)
         thin = [(ends[row] * s.least, ends[row] * s.greatest) for row, s in enumerate(found.shares)]
         reached = [*ends, ends[-1] * noise, *(edge for bar in thin for edge in bar)]
         _log(axes, "x", *_widened(min(reached), max(reached)))
@@ -128,8 +127,7 @@ def waterfall(findings: Findings) -> str | None:
         for row, end in enumerate(ends):
             axes.plot([end] * 2, [row, row + 1], color=INK, linewidth=0.8, alpha=FAINT)
         axes.plot([ends[0], ends[-1]], [0, last], "D", color=INK)
-        axes.set_yticks(range(last + 2), [_cut(name) for name in names])
-        _columns(axes, ["ratio [95 %]", "by order (thin)", "of total"], _step_cells(findings, found))
+        _columns(axes, ["ratio [95 %]", "by order (thin)", "of total"], _step_cells(found))
         axes.set_xlabel("log axis; thin bars: the least and the most a toggle brings, over all orders of turning on")
         return _svg(figure, "waterfall", title)
 
@@ -165,7 +163,7 @@ def two_by_two(interaction: Interaction, title: str) -> str:
             (1, ours.expected, "if they multiplied", BLUE),
         ]
         for x, side, marks in ((-0.06, "right", left), (1.06, "left", right)):
-            _labels(axes, [(at, y, f"{text}: {y:.2f}", hue) for at, y, text, hue in marks], x, side)
+            _labels(figure, axes, [(at, y, f"{text}: {y:.2f}", hue) for at, y, text, hue in marks], x, side)
         axes.set_xlabel(f"both over the product: {words.ratio_text(ours.effect)}, {_kind(ours)}")
         return _svg(figure, "two-by-two", heading)
 
@@ -181,15 +179,14 @@ def per_stage(findings: Findings) -> str | None:
     stages = sorted(table.index.unique("stage"), key=lambda s: (STAGES.index(s) if s in STAGES else len(STAGES), s))
     variants = [name for name in findings.per_stage if name in table.index.unique("variant")]
     unit, ms = ("s", 1e3) if table.sum(axis=1).max() >= 1e3 else ("ms", 1.0)
-    title = f"Where time goes: {unit} a trial in spans, by stage"
+    title = "Where time goes: span sums of a trial, by stage"
     with _style():
-        figure = _figure(1.3 + len(stages) * (0.4 + 0.27 * len(variants)), title)
+        figure = _figure(1.3 + len(stages) * (0.4 + 0.27 * len(variants)), title, variants)
         panels = figure.subplots(len(stages), 1, sharex=True, squeeze=False)[:, 0]
         for axes, stage in zip(panels, stages, strict=True):
             _bars(axes, table.loc[stage].reindex(variants, fill_value=0.0) / ms, unit)
             axes.set_title(stage, fontweight="bold")
-            axes.set_yticks(range(len(variants)), [_cut(name) for name in variants])
-            axes.set_ylim(len(variants) - 0.5, -0.5)
+            _name_rows(axes, variants)
         panels[-1].margins(x=0.12)
         panels[-1].set_xlabel(f"{unit}; spans of several threads overlap: bars do not add up to wall time")
         _legend(figure, table.columns)
@@ -207,10 +204,10 @@ def against_length(points: Sequence[tuple[str, float, Findings]], x_label: str =
     same = [(x, found.same[found.primary]) for _, x, found in ordered if found.primary in found.same]
     title = f"{_title(findings.primary)}: ratio over {_cut(findings.baseline_name)} against {x_label}"
     with _style():
-        figure = _figure(max(4.2, 1.2 + 0.22 * len(lines)), title)
+        figure = _figure(max(4.2, 1.2 + 0.22 * len(lines)), title, lines)
         axes = figure.add_subplot()
         _log(axes, "y", *_reach([effect for line in (same, *lines.values()) for _, effect in line]))
-        _log(axes, "x", *_widened(min(places), max(places)), ticks=places)
+        _log(axes, "x", *_widened(min(places), max(places)), ticks=_spaced(places))
         axes.axhline(1.0, color=INK, linewidth=1)
         noise = [(x, e.low, e.high) for x, e in same if e.low is not None and e.high is not None]
         if noise:
@@ -218,22 +215,17 @@ def against_length(points: Sequence[tuple[str, float, Findings]], x_label: str =
         marks = []
         for index, ((name, line), shift) in enumerate(zip(lines.items(), _shifts(places, len(lines)), strict=True)):
             x, last = _curve(axes, [(x * shift, effect) for x, effect in line], index)
-            marks.append((x, last.ratio, _cut(name), COLOURS[index % LINES]))
-        _labels(axes, marks, axes.get_xlim()[1] * 1.01, "left")
+            marks.append((x, last.ratio, _cut(name, LONGEST), COLOURS[index % LINES]))
+        _labels(figure, axes, marks, axes.get_xlim()[1] * 1.01, "left")
         axes.set_ylabel("ratio (log axis)")
         axes.set_xlabel(f"{x_label} (log axis); grey: A/A noise{_without_speed(ordered)}")
         return _svg(figure, "against", title)
 
 
-def _effect(variant: Variant, metric: str) -> Effect | None:
-    return None if variant.verdict == FAILED_GATE else variant.effects.get(metric)
-
-
-def _effect_cells(variant: Variant, effect: Effect | None, primary: bool) -> list[str]:
-    if primary:
-        return ["" if effect is None else words.ratio_text(effect), words.verdict_text(variant)]
-    missing = FAILED_GATE if variant.verdict == FAILED_GATE else NOT_MEASURED
-    return [missing if effect is None else words.ratio_text(effect)]
+def _span(findings: Findings, found: Attribution) -> tuple[float | None, float | None]:
+    """Return the primary metric's mean with nothing on, and with everything on."""
+    start = findings.baseline.get(findings.primary)
+    return start, None if start is None else start * found.total.ratio
 
 
 def _ends(findings: Findings, found: Attribution) -> list[float]:
@@ -242,13 +234,10 @@ def _ends(findings: Findings, found: Attribution) -> list[float]:
     return (start * np.cumprod([1.0, *(share.shapley.ratio for share in found.shares)])).tolist()
 
 
-def _step_cells(findings: Findings, found: Attribution) -> list[list[str]]:
-    start = findings.baseline.get(findings.primary)
-    after = None if start is None else start * found.total.ratio
-    first, last = (words.amount(value, findings.primary) for value in (start, after))
+def _step_cells(found: Attribution) -> list[list[str]]:
     steps = [[words.ratio_text(s.shapley), f"×{s.least:.2f} to ×{s.greatest:.2f}", _part(s)] for s in found.shares]
     noise = f"×{math.exp(found.noise_range):.2f} wide"
-    return [[first, "", ""], *steps, [f"{words.ratio_text(found.total)}: {last}", "", ""], ["", noise, ""]]
+    return [["", "", ""], *steps, [words.ratio_text(found.total), "", ""], ["", noise, ""]]
 
 
 def _step_colour(share: Share, metric: str) -> str:
@@ -290,20 +279,16 @@ def _lines(points: Sequence[tuple[str, float, Findings]]) -> dict[str, Line]:
     lines: dict[str, Line] = {}
     for _, x, findings in points:
         for variant in findings.variants:
-            if (effect := _effect(variant, findings.primary)) is not None:
-                lines.setdefault(_name(variant, findings), []).append((x, effect))
+            if (effect := verdicts.effect_of(variant, findings.primary)) is not None:
+                lines.setdefault(verdicts.name_of(variant, findings), []).append((x, effect))
     return lines
 
 
 def _without_speed(points: Sequence[tuple[str, float, Findings]]) -> str:
-    failed = [
-        f"{_cut(variant.name)} ({_cut(label)})"
-        for label, _, findings in points
-        for variant in findings.variants
-        if variant.verdict == FAILED_GATE
-    ]
-    shown = ", ".join(failed[:2]) + (f" and {len(failed) - 2} more" if len(failed) > 2 else "")
-    return f"; {FAILED_GATE}: {shown}" if failed else ""
+    failed = [v.name for _, _, findings in points for v in findings.variants if v.verdict == FAILED_GATE]
+    names = [_cut(name) for name in dict.fromkeys(failed)]
+    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    return f"; {FAILED_GATE} somewhere: {shown}" if failed else ""
 
 
 def _part(share: Share) -> str:
@@ -318,15 +303,10 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _cut(name: str) -> str:
+def _cut(name: str, longest: int = SHORT) -> str:
     """Make a name fit: printable, and its middle left out when it is long."""
     plain = "".join(letter if letter.isprintable() else " " for letter in name)
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 16]}…{plain[-15:]}"
-
-
-def _name(variant: Variant, findings: Findings) -> str:
-    against = variant.against
-    return variant.name if against in (None, findings.baseline_name) else f"{variant.name} (over {against})"
+    return plain if len(plain) <= longest else f"{plain[: longest - 12]}…{plain[-11:]}"
 
 
 @contextmanager
@@ -339,22 +319,29 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _figure(height: float, title: str) -> Figure:
+def _figure(height: float, title: str, names: Iterable[str] = ()) -> Figure:
+    """Make a figure of so many inches, wide enough for the names beside it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    beyond = max((len(_cut(name, LONGEST)) - SHORT for name in names), default=0)
+    figure = Figure(figsize=(WIDTH + max(0, beyond) * LETTER / POINTS, height), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
 
 
-def _rows(count: int, title: str) -> tuple[Figure, Axes]:
-    """Make axes of so many rows, the first on top."""
-    figure = _figure(1.2 + ROW * count, title)
+def _rows(names: Sequence[str], title: str) -> tuple[Figure, Axes]:
+    """Make axes of a row a name, the first on top."""
+    figure = _figure(1.2 + ROW * len(names), title, names)
     axes = figure.add_subplot()
-    axes.set_ylim(count - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+    _name_rows(axes, names)
     return figure, axes
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), [_cut(name, LONGEST) for name in names])
+    axes.tick_params(axis="y", length=0)
 
 
 def _log(axes: Axes, which: str, low: float, high: float, ticks: Sequence[float] | None = None) -> None:
@@ -415,15 +402,14 @@ def _columns(axes: Axes, header: Sequence[str], cells: Sequence[Sequence[str]]) 
         offset += LETTER * max(len(head), *(len(texts[column]) for texts in cells)) + GAP
 
 
-def _labels(axes: Axes, marks: Sequence[tuple[float, float, str, str]], x: float, side: str) -> None:
+def _labels(figure: Figure, axes: Axes, marks: Sequence[tuple[float, float, str, str]], x: float, side: str) -> None:
     """Write (x, y, text, colour) beside their points, moved apart where they would overlap, with a thin line."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
     low, high = axes.get_ylim()
     length = math.log(high / low)
     gap = length * GAP / (POINTS * (figure.get_figheight() - 1.2))
     for (at, y, text, colour), place in zip(marks, _apart([math.log(mark[1]) for mark in marks], gap), strict=True):
-        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 4}
+        line: dict[str, Any] = {"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 4}
+        line["relpos"] = (0 if side == "left" else 1, 0.5)  # it ends at the text's edge, not under it
         end = x, math.exp(place)
         axes.annotate(text, (at, y), end, ha=side, va="center", arrowprops=line, annotation_clip=False)
 
@@ -454,13 +440,29 @@ def _legend(figure: Figure, names: Sequence[str] | pd.Index) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(linewidth=0, **fill) for fill in _fills(names)]
-    figure.legend(patches, names, loc="outside lower left", ncols=len(names), handlelength=1, columnspacing=1.2)
+    figure.legend(
+        patches,
+        [_cut(name) for name in names],
+        loc="outside lower left",
+        ncols=len(names),
+        handlelength=1,
+        columnspacing=1.2,
+    )
 
 
 def _shifts(places: Sequence[float], count: int) -> list[float]:
     """Return factors on x that keep the intervals of `count` lines beside each other."""
     width = 0.03 * max(1.0, math.log(max(places) / min(places)))
     return [math.exp(width * (index / max(1, count - 1) - 0.5)) for index in range(count)]
+
+
+def _spaced(places: Sequence[float]) -> list[float]:
+    """Leave out what is so near to the place before it that their labels would overlap."""
+    least, kept = 0.07 * math.log(max(places) / min(places)), list(places[:1])
+    for place in places:
+        if math.log(place / kept[-1]) > least:
+            kept.append(place)
+    return kept
 
 
 def _curve(axes: Axes, line: Line, index: int) -> tuple[float, Effect]:

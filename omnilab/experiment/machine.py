@@ -30,7 +30,25 @@ def fingerprint() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "switch_interval_s": sys.getswitchinterval(),
+        **gpus(),
     }
+
+
+def gpus() -> dict[str, Any]:
+    """Return the names of the GPUs and their driver's version; nothing where there are none, or NVML is not there."""
+    try:
+        import pynvml  # pyright: ignore[reportMissingImports] (nvidia-ml-py, only beside a GPU)
+
+        pynvml.nvmlInit()
+        devices = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        names = [_text(pynvml.nvmlDeviceGetName(device)) for device in devices]
+        return {"gpus": names, "driver": _text(pynvml.nvmlSystemGetDriverVersion())}
+    except Exception:  # no package, no driver, no device: each raises its own
+        return {}
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def versions() -> dict[str, str | None]:

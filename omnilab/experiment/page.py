@@ -9,7 +9,6 @@ from string import Template
 
 from omnilab.experiment import words
 from omnilab.experiment.findings import (
-    BASELINE,
     EQUIVALENT,
     FAILED_GATE,
     FASTER,
@@ -18,11 +17,12 @@ from omnilab.experiment.findings import (
     SLOWER,
     Findings,
     Interaction,
-    Variant,
 )
+from omnilab.experiment.verdicts import ONE_CELL, Judged, judged
 from omnilab.metrics import METRICS
 
 DEFINITIONS = "Definitions"
+LONG = 24  # letters of a cell that may break into lines
 # What stands first in the answer; verdicts that are not here come last.
 ORDER = (FASTER, SLOWER, FAILED_GATE, EQUIVALENT, NO_EFFECT, INCONCLUSIVE)
 KINDS = {FASTER: "good", SLOWER: "bad", FAILED_GATE: "bad", EQUIVALENT: "plain", NO_EFFECT: "plain"}
@@ -53,6 +53,7 @@ DEFINED = {
     INCONCLUSIVE: "neither: the run cannot tell",
     NO_EFFECT: "every counter equals that of what it is compared with: nothing was changed, so there is no speed",
     FAILED_GATE: "the output is not what the toggle promises to keep, or not the same work: no speed is given",
+    "main effect": "a toggle on against off, averaged over all settings of the others",
     "exploratory": "not the primary metric: adjusted together with all other such metrics, and no verdict",
 }
 
@@ -102,25 +103,24 @@ def _notes(findings: Findings, elsewhere: Container[str]) -> Iterator[str]:
 
 def _answer(findings: Findings) -> Iterator[str]:
     """Say in a few lines which variants are faster, which are not, and by how much: all that many will read."""
-    by_verdict: dict[str, list[Variant]] = {}
-    for variant in findings.variants:
-        if variant.verdict != BASELINE:
-            by_verdict.setdefault(variant.verdict, []).append(variant)
+    by_verdict: dict[str, list[Judged]] = {}
+    for one in judged(findings, findings.primary):
+        if one.verdict != ONE_CELL:
+            by_verdict.setdefault(one.verdict, []).append(one)
     mean = words.amount(findings.baseline.get(findings.primary), findings.primary)
     over = escape(f"{words.TITLES.get(findings.primary, findings.primary)}, over {findings.baseline_name} ({mean})")
     yield f'<div class="answer"><p>On {over}:</p>\n<dl>'
+    if findings.attribution is not None:
+        yield f"<dt>all together</dt><dd>{words.ratio_text(findings.attribution.total)}</dd>"
     for verdict in sorted(by_verdict, key=_rank):
-        named = ", ".join(_named(variant, findings) for variant in by_verdict[verdict])
+        named = ", ".join(_named(one) for one in by_verdict[verdict])
         yield f'<dt class="{_kind(verdict)}">{escape(verdict)}</dt><dd>{named}</dd>'
     yield "</dl></div>"
 
 
-def _named(variant: Variant, findings: Findings) -> str:
-    effect = variant.effects.get(findings.primary)
-    ratio = "" if effect is None or variant.verdict in (FAILED_GATE, NO_EFFECT) else f" {words.ratio_text(effect)}"
-    against = "" if variant.against in (None, findings.baseline_name) else f" (over {escape(variant.against or '')})"
-    more = words.verdict_text(variant).removeprefix(variant.verdict)
-    return f"<b>{escape(variant.name)}</b>{against}{ratio}{more}"
+def _named(one: Judged) -> str:
+    ratio = "" if one.effect is None or one.verdict == NO_EFFECT else f" {one.ratio}"
+    return f"<b>{escape(one.name)}</b>{ratio}{escape(one.words.removeprefix(one.verdict))}"
 
 
 def _rank(verdict: str) -> tuple[int, str]:
@@ -134,16 +134,21 @@ def _kind(verdict: str) -> str:
 
 
 def _verdicts(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Write the table, its verdict right after the name: what does not fit on a screen is exploratory."""
     verdict = next((i for i, text in enumerate(header) if text.lower().startswith("verdict")), None)
+    order = sorted(range(len(header)), key=lambda column: (column > 0, column != verdict, column))
     yield '<h2>Verdicts</h2>\n<div class="wide" role="region" tabindex="0" aria-label="Verdicts">\n<table>'
-    yield "<thead><tr>" + "".join(f'<th scope="col">{escape(text)}</th>' for text in header) + "</tr></thead>\n<tbody>"
+    yield f"<thead><tr>{''.join(f'<th scope=col>{escape(header[i])}</th>' for i in order)}</tr></thead>\n<tbody>"
     for row in rows:
-        cells = [f'<th scope="row">{escape(row[0])}</th>'] if row else []
-        for column, text in list(enumerate(row))[1:]:
-            kind = f' class="{_kind(text)}"' if column == verdict else ""
-            cells.append(f"<td{kind}>{escape(text)}</td>")
-        yield f"<tr>{''.join(cells)}</tr>"
+        cells = [_cell(row[column], column == verdict) for column in order[1:]]
+        long = ' class="long"' if len(row[0]) > LONG else ""
+        yield f'<tr><th scope="row"{long}>{escape(row[0])}</th>{"".join(cells)}</tr>'
     yield "</tbody></table></div>"
+
+
+def _cell(text: str, verdict: bool) -> str:
+    kinds = [_kind(text)] * verdict + ["long"] * (len(text) > LONG)
+    return f'<td class="{" ".join(kinds)}">{escape(text)}</td>' if kinds else f"<td>{escape(text)}</td>"
 
 
 def _together(interaction: Interaction, svg: str | None) -> Iterator[str]:
@@ -233,11 +238,12 @@ p, ul, dl, figcaption { max-width: 75ch; }
 .run { margin: 0; color: var(--soft); }
 .fact { margin: .15rem 0; color: var(--soft); font-size: .9rem; }
 .notes { border-left: 3px solid var(--bad); margin: 1rem 0; padding: .1rem 0 .1rem 1.5rem; }
-dl { display: grid; grid-template-columns: minmax(6rem, max-content) 1fr; gap: .3rem 1rem; margin: 1rem 0; }
+dl { display: grid; grid-template-columns: fit-content(13rem) 1fr; gap: .3rem 1rem; margin: 1rem 0; }
 dt { font-weight: 600; }
 dd { margin: 0; }
 .answer { padding: .8rem 1rem; margin: 1rem 0; background: var(--tint); border-radius: .4rem; }
-.answer p, .answer dl { margin: 0; max-width: none; }
+.answer p { margin: 0 0 .5rem; }
+.answer dl { margin: 0; max-width: none; }
 .good { color: var(--good); font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; }
 .plain { color: var(--ink); }
@@ -248,14 +254,18 @@ th, td { padding: .35rem .8rem .35rem 0; text-align: left; vertical-align: top; 
   border-bottom: 1px solid var(--line); }
 thead th { color: var(--soft); font-weight: 400; }
 tbody th { font-weight: 600; }
+.long { white-space: normal; min-width: 12em; }
+th.long { min-width: 17em; }
 figure { margin: 1rem 0; }
 figure svg { display: block; width: 100%; min-width: 40rem; height: auto; }
+figcaption { margin: .5rem 0 0; }
 figcaption, summary { color: var(--soft); font-size: .9rem; }
 details { margin: 2rem 0 0; }
 summary { cursor: pointer; }
 code { background: var(--tint); padding: .1rem .25rem; border-radius: .2rem; }
 li { margin: .25rem 0; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; } }
+@media (min-width: 40rem) { tbody th { position: sticky; left: 0; background: var(--paper); } }
 @media print { body { max-width: none; } .wide { overflow: visible; } figure, tr { break-inside: avoid; }
   figure svg { min-width: 0; } }
 """

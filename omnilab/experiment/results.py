@@ -152,12 +152,17 @@ class RunFolder:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        named = {file for line in self.lines for file in line["files"]}
         hashes = {}
         for name, frame in (("requests", trial.requests), ("counters", trial.counters), ("spans", trial.spans)):
             schema = _schema({**WHERE, **COLUMNS[name]})
             columns: dict[str, list[Any]] = {key: [value] * len(frame) for key, value in where.items()}
             columns |= {key: _values(frame[key]) if key in frame else [] for key in COLUMNS[name]}
-            file = self.path / f"{name}.parquet" / f"{where['kind']}-{where['block']}-{where['position']}.parquet"
+            stem, again = f"{where['kind']}-{where['block']}-{where['position']}", 1
+            while f"{name}.parquet/{stem}.parquet" in named:  # measured again after an interruption: rows stay
+                again += 1
+                stem = f"{where['kind']}-{where['block']}-{where['position']}-{again}"
+            file = self.path / f"{name}.parquet" / f"{stem}.parquet"
             file.parent.mkdir(exist_ok=True)
             pq.write_table(pa.table(columns, schema=schema), file, compression="zstd")
             hashes[str(file.relative_to(self.path))] = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -199,6 +204,8 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         text = (path / "trials.jsonl").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise RunFolderError(f"{path}: is not a run folder: {error}") from error
+    if not isinstance(run, dict):
+        raise RunFolderError(f"{path}: is not a run folder: run.json holds {type(run).__name__}")
     if run.get("schema_version") != SCHEMA_VERSION:
         raise RunFolderError(f"{path}: has schema version {run.get('schema_version')}, not {SCHEMA_VERSION}")
     return run, [_line(path, number, text) for number, text in enumerate(text.split("\n")[:-1], 1)]

