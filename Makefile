@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: ablate test races simulate lint env clean
+.PHONY: ablate test races simulate results lint env clean
 
 ablate: $(VENV)/.lab
 	$(BIN)/python -m omnilab.ablate $(ARGS)
@@ -18,6 +18,11 @@ races: $(VENV)/.dev
 
 simulate: $(VENV)/.dev
 	$(BIN)/python -m pytest -m simulate --timeout=0 $(ARGS)
+
+# Runs that are kept verify only with the words of this version: after changing a report's.
+results: $(VENV)/.dev
+	for run in experiments/results/*.zip; do \
+		$(BIN)/python -m omnilab.pack $$run --rewrite --out $$run.new && mv $$run.new $$run || exit 1; done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import stat
 import tempfile
 import zipfile
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from omnilab.errors import BadInput, Error, RunFolderError
+from omnilab.experiment.report import write_reports
 from omnilab.experiment.results import strict_json
 from omnilab.experiment.verification import MANIFEST, SPANS, TABLES, read_manifest, verify
 
@@ -62,6 +64,17 @@ def pack(folder: Path, out: Path | None = None, *, audio: bool = False, spans: b
     packed[MANIFEST] = (strict_json(manifest, indent=1) + "\n").encode()
     _write(target, packed)
     return Packed(target, len(packed), target.stat().st_size, left_out)
+
+
+def rewrite(folder: Path) -> None:
+    """Write the reports of a run anew from its rows, as this version words and draws them."""
+    manifest = read_manifest(folder)
+    shutil.rmtree(folder / "figures", ignore_errors=True)  # this version may draw others
+    write_reports(folder)
+    if manifest:
+        files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
+        hashes = {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        (folder / MANIFEST).write_text(strict_json({**manifest, "files": hashes}, indent=1) + "\n", encoding="utf-8")
 
 
 def _left_out_before(folder: Path, packed: dict[str, bytes]) -> dict[str, int]:

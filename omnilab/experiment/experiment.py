@@ -16,7 +16,7 @@ from omnilab.experiment.design import Variant
 from omnilab.experiment.estimate import LEAST_BLOCKS
 from omnilab.experiment.plan import Plan, make_plan, uses_cuda
 from omnilab.experiment.protocol import Bench, OpenPipeline, Progress, Silent, measure
-from omnilab.experiment.report import Report
+from omnilab.experiment.report import Report, write_reports
 from omnilab.experiment.results import RunFolder, check_folder, read_run, refuse_another
 from omnilab.experiment.sizing import PILOT_TRIALS, Noise, noise_of_run, pilot, plan_lines, rule_of
 from omnilab.toggle import Toggle
@@ -128,19 +128,6 @@ class Experiment:
             return RunFolder.resume(path)
         known = None if noise is None else noise.to_dict()
         return RunFolder.create(path, {**run, "noise": known, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-
-
-def write_reports(path: Path) -> Report:
-    """Analyse a run folder and write its reports; RunFolderError, with all rows kept, when there is no room."""
-    report = Report.load(path)
-    try:
-        report.write()
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: its reports cannot be written: {error.strerror or error}; all rows are kept: make room and write "
-            "them with --resume"
-        ) from error
-    return report
 
 
 def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:

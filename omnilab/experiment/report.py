@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from omnilab.errors import RunFolderError
 from omnilab.experiment import figures, page, words
 from omnilab.experiment.analysis import analyse
 from omnilab.experiment.findings import FAILED_GATE, Findings, Variant
@@ -139,6 +139,19 @@ class Report:
             console.print(f"report: {self.path / name}", markup=False, highlight=False, soft_wrap=True)
 
 
+def write_reports(path: Path) -> Report:
+    """Analyse a run folder and write its reports; RunFolderError, with all rows kept, when there is no room."""
+    report = Report.load(path)
+    try:
+        report.write()
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: its reports cannot be written: {error.strerror or error}; all rows are kept: make room and write "
+            "them with --resume"
+        ) from error
+    return report
+
+
 PRINTED = ("Main effects", "Together and apart", "What moved", "What this does not show")
 
 
@@ -149,8 +162,3 @@ def _table(ours: Findings) -> RichTable:
     for row in words.rows(ours):
         table.add_row(*(Text(cell) for cell in row))
     return table
-
-
-def sha(text: str) -> str:
-    """Hash of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -100,6 +100,21 @@ def test_an_unpacked_run_can_be_verified_packed_and_moved_again(run, tmp_path):
     assert again.path.read_bytes() == packed.path.read_bytes()
 
 
+def test_a_zip_of_older_words_is_written_anew(run, tmp_path, capsys, monkeypatch):
+    """A later version words its report otherwise, and draws another figure: the rows stay, the zip verifies again."""
+    assert command.main([str(run), "--no-spans"]) == 0
+    zipped = run.with_name("run.zip")
+    monkeypatch.setattr(Report, "title", lambda self: "In other words")
+    monkeypatch.setattr(Report, "figures", lambda self: {"another": "<svg>another</svg>"})
+    assert verify_command.main([str(zipped)]) == 1
+    assert command.main([str(zipped), "--rewrite", "--out", str(tmp_path / "new.zip")]) == 0
+    assert verify_command.main([str(tmp_path / "new.zip")]) == 0, capsys.readouterr().out
+    assert {"figures/another.svg"} == {name for name in names_in(tmp_path / "new.zip") if name.startswith("figures")}
+    with zipfile.ZipFile(zipped) as old, zipfile.ZipFile(tmp_path / "new.zip") as new:
+        assert old.read("trials.jsonl") == new.read("trials.jsonl")
+        assert json.loads(old.read("MANIFEST.json"))["left_out"] == json.loads(new.read("MANIFEST.json"))["left_out"]
+
+
 def test_a_folder_that_was_zipped_by_hand_is_read_too(run, tmp_path, capsys):
     zipped = shutil.make_archive(str(tmp_path / "by hand"), "zip", run.parent, "run")
     assert verify_command.main([zipped]) == 0
