@@ -46,6 +46,9 @@ def ablate(
     detect: Annotated[str | None, typer.Option(help="as many blocks as an effect of this size needs: 3%")] = None,
     looks: Annotated[bool, typer.Option("--looks", help="stop early: look after 5, 7 and 10 blocks")] = False,
     noise_from: Annotated[Path | None, typer.Option(help="run folder whose noise and times plan this one")] = None,
+    pilot: Annotated[
+        bool, typer.Option("--pilot", help="three baseline trials first, to plan from their noise")
+    ] = False,
     primary: Annotated[str | None, typer.Option(help="metric of the verdicts; default wall_s")] = None,
     margin: Annotated[str | None, typer.Option(help="a difference within it is none; default 2%")] = None,
     out: Annotated[Path | None, typer.Option(help="new run folder; default runs/NAME-TIME")] = None,
@@ -62,13 +65,10 @@ def ablate(
     named = {
         "model": model, "device": device, "base": base, "seed": seed, "design": design, "primary": primary,
         "noise_from": noise_from, "margin": None if margin is None else share_of("margin", margin),
+        "pilot": pilot or None,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    sizes: dict[str, Any] = {
-        "blocks": blocks, "budget": budget, "detect": None if detect is None else share_of("detect", detect),
-    }  # fmt: skip
-    if looks or any(value is not None for value in sizes.values()):
-        changes |= {**sizes, "looks": looks}  # instead of what the file says
+    changes |= sized(blocks, budget, detect, looks)
     if resume and out is None:
         raise BadInput("resume: name the run to go on with: --out RUN")
     if toggles is not None:
@@ -122,6 +122,14 @@ def load_experiment(path: Path) -> Experiment | Sweep:
     if isinstance(found, Experiment) and not found.question and module.__doc__:
         return replace(found, question=module.__doc__.split("\n\n")[0].strip())
     return found
+
+
+def sized(blocks: int | None, budget: str | None, detect: str | None, looks: bool) -> dict[str, Any]:
+    """Return what says how many blocks there are, instead of what the file says; nothing when nothing is given."""
+    if blocks is None and budget is None and detect is None and not looks:
+        return {}
+    share = None if detect is None else share_of("detect", detect)
+    return {"blocks": blocks, "budget": budget, "detect": share, "looks": looks}
 
 
 def share_of(name: str, text: str) -> float:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from omnilab.experiment import guards
-from omnilab.experiment.analysis import COMPARISONS
+from omnilab.experiment import gate, guards
 from omnilab.experiment.blocks import rule_from
 from omnilab.experiment.design import AGAIN
 from omnilab.experiment.differences import NOTHING, Check, Difference, brief, compared
@@ -103,7 +102,7 @@ def _missing(run: Row, lines: Lines) -> Iterator[Difference]:
     trials = [line for line in lines if line["kind"] == "trial" and not aborted(line)]
     tried = {(line["block"], line["variant"]) for line in trials}
     last = max(((line["block"], line["position"]) for line in trials), default=(-1, -1))
-    stopped = {line["variant"] for line in lines if line["kind"] in COMPARISONS and line["difference"]}
+    stopped = gate.stopped(run, lines)
     for block, order in enumerate(run["orders"][: last[0] + 1]):
         for position, name in enumerate(order):
             due = (block, position) <= last and name not in stopped

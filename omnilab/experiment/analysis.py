@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from omnilab.experiment import estimate, findings, sharing
+from omnilab.experiment import estimate, findings, gate, sharing
 from omnilab.experiment.blocks import planned_blocks
 from omnilab.experiment.carries import carries, in_short, limits
 from omnilab.experiment.design import AGAIN, FACTORIALS
@@ -21,8 +22,8 @@ from omnilab.experiment.effects import (
     same_of,
     verdict_of,
 )  # fmt: skip
-from omnilab.experiment.findings import Effect, Findings, Variant
-from omnilab.experiment.moved import moved_counters, moved_spans, per_stage
+from omnilab.experiment.findings import Effect, Findings, Moved, Variant
+from omnilab.experiment.moved import moved_counters, moved_spans, per_stage, unsettled
 from omnilab.experiment.prediction import predicted_of
 from omnilab.experiment.results import aborted
 from omnilab.experiment.table import Table, mean
@@ -33,25 +34,28 @@ SHOWN_ON_GPU = ("wall_s", "audio_rtf", "ttft_ms", "audio_ttfp_ms", "host_ms_per_
 CELL = "one cell: see the main effects"
 QUANTILES = (0.90, 0.95, 0.99)
 QUANTILE_METRICS = ("ttft_ms", "audio_ttfp_ms", "e2el_ms")
-COMPARISONS = ("gate comparison", "comparison")
 Row: TypeAlias = Mapping[str, Any]
 
 
 def analyse(run: Row, lines: Sequence[Row]) -> Findings:
     """Analyse a run from its run.json and its lines."""
     table = Table(run, lines)
-    outputs = {v["name"]: _output(run, lines, v["name"]) for v in run["variants"]}
-    stopped = {name for name, (kind, _) in outputs.items() if kind in (findings.OTHER_OUTPUT, findings.OTHER_WORK)}
+    outputs = {v["name"]: gate.output_class(lines, run["baseline"], v["name"]) for v in run["variants"]}
+    stopped = gate.stopped(run, lines)
     metrics = _metrics(run)
     comparisons = [
         Comparison(v["name"], v["against"], run["design"] not in FACTORIALS)
         for v in run["variants"][1:]
-        if v["name"] not in stopped and v["against"] not in stopped
+        if v["name"] not in stopped
     ]
     effects = effects_of(table, comparisons, metrics, run["primary"], run["margin"])
     same = same_of(table, metrics, run["margin"])
     cells = sharing.cells_of(run, stopped)
     factorial = sharing.contrasts_of(table, run, cells)
+    known = _Known(
+        run=run, lines=lines, table=table, comparisons={c.name: c for c in comparisons}, effects=effects,
+        outputs=outputs, stopped=stopped, withheld=_withheld(run, same), cells=factorial is not None,
+    )  # fmt: skip
     found = Findings(
         baseline_name=run["baseline"],
         primary=run["primary"],
@@ -59,9 +63,9 @@ def analyse(run: Row, lines: Sequence[Row]) -> Findings:
         metrics=_shown(run),
         baseline={m: _baseline_mean(table, m) for m in metrics},
         same=same,
-        variants=_variants(run, lines, table, comparisons, effects, outputs, _withheld(run, same)),
+        variants=known.variants(),
         interactions=sharing.interactions(table, cells, run["primary"], run["margin"]),
-        mains=sharing.mains(table, run, factorial, _withheld(run, same)),
+        mains=sharing.mains(table, run, factorial, known.withheld),
         pairs=sharing.pairs(table, run, factorial),
         attribution=sharing.attribution(table, run, cells, factorial),
         quantiles=_quantiles(run, table, comparisons),
@@ -72,7 +76,7 @@ def analyse(run: Row, lines: Sequence[Row]) -> Findings:
         disturbed=dict(sorted(Counter(why for row in table.rows.values() for why in row["disturbed"]).items())),
         per_stage=per_stage(table),
     )
-    return _with_notes(found, run)
+    return replace(found, notes=(*_notes(found, table), *_of_rows(run, lines), *limits(run)))
 
 
 def _metrics(run: Row) -> tuple[str, ...]:
@@ -85,133 +89,95 @@ def _shown(run: Row) -> tuple[str, ...]:
     return shown if run["primary"] in shown else (run["primary"], *shown)
 
 
-def _variants(
-    run: Row,
-    lines: Sequence[Row],
-    table: Table,
-    comparisons: Sequence[Comparison],
-    effects: Mapping[str, Mapping[str, Effect]],
-    outputs: Mapping[str, tuple[str, str | None]],
-    withheld: bool,
-) -> tuple[Variant, ...]:
-    by_name = {c.name: c for c in comparisons}
-    toggles = {v["name"]: v["toggles"] for v in run["variants"]}
-    spans = moved_spans(table, comparisons)
-    decided = looked(table, list(comparisons), run["primary"]) if run["rule"]["rule"] == "looks" else {}
-    found = []
-    for variant in run["variants"]:
-        name = variant["name"]
-        rows = table.of(name)
-        c, ours = by_name.get(name), effects.get(name, {})
-        counters = () if c is None else moved_counters(table, c)
-        verdict = _verdict(
-            run, variant, outputs[name][0], ours.get(run["primary"]), counters, withheld, decided.get(name)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is needed to say something of each variant."""
+
+    run: Row
+    lines: Sequence[Row]
+    table: Table
+    comparisons: Mapping[str, Comparison]
+    effects: Mapping[str, Mapping[str, Effect]]
+    outputs: Mapping[str, tuple[str, str | None]]
+    stopped: set[str]
+    withheld: str | None
+    cells: bool  # are verdicts on main effects
+
+    def variants(self) -> tuple[Variant, ...]:
+        compared = list(self.comparisons.values())
+        spans = moved_spans(self.table, compared)
+        looks = looked(self.table, compared, self.run["primary"]) if self.run["rule"]["rule"] == "looks" else {}
+        return tuple(self.variant(v, spans.get(v["name"], ()), looks.get(v["name"])) for v in self.run["variants"])
+
+    def variant(self, variant: Row, spans: tuple[Moved, ...], decided: bool | None) -> Variant:
+        run, name = self.run, variant["name"]
+        c, ours, rows = self.comparisons.get(name), self.effects.get(name, {}), self.table.of(name)
+        counters = () if c is None else moved_counters(self.table, c)
+        verdict = self.verdict(variant, c, bool(counters), decided)
+        toggles = {v["name"]: v["toggles"] for v in run["variants"]}
+        return Variant(
+            name=name,
+            toggles=tuple(variant["toggles"]),
+            against=variant["against"],
+            output=self.outputs[name][0],
+            difference=self.outputs[name][1],
+            errors=self.errors(name),
+            trials=len(rows),
+            effects=ours,
+            primary=c is not None and c.primary,
+            growth=mean([row["host_growth"] for row in rows]),
+            counters=counters,
+            spans=spans,
+            predicted=None if c is None else predicted_of(self.table, run, c, variant["toggles"], toggles[c.against]),
+            carries="" if c is None else carries(run, variant["seams"], ours.get("host_ms_per_step")),
+            carries_short="" if c is None else in_short(run, variant["seams"]),
+            verdict=verdict,
+            more_blocks=self.more_blocks(c) if c is not None and verdict == findings.INCONCLUSIVE else None,
         )
-        found.append(
-            Variant(
-                name=name,
-                toggles=tuple(variant["toggles"]),
-                against=variant["against"],
-                claims=tuple(variant["claims"]),
-                output=outputs[name][0],
-                difference=outputs[name][1],
-                errors=tuple(
-                    line["error"]
-                    for line in lines
-                    if line["variant"] == name and line.get("error") and not aborted(line)
-                ),
-                trials=len(rows),
-                effects=ours,
-                primary=c is not None and c.primary,
-                growth=mean([row["host_growth"] for row in rows]),
-                counters=counters,
-                spans=spans.get(name, ()),
-                predicted=None if c is None else predicted_of(table, run, c, variant["toggles"], toggles[c.against]),
-                carries="" if c is None else carries(run, variant["seams"], ours.get("host_ms_per_step")),
-                carries_short="" if c is None else in_short(run, variant["seams"]),
-                verdict=verdict,
-                more_blocks=_more_blocks(run, table, comparisons, c)
-                if verdict == findings.INCONCLUSIVE and c
-                else None,
-            )
-        )
-    return tuple(found)
+
+    def errors(self, name: str) -> tuple[str, ...]:
+        """Errors of a variant's trials; those of A/A are the baseline's."""
+        names = {name, name + AGAIN} if name == self.run["baseline"] else {name}
+        mine = [line for line in self.lines if line["variant"] in names and not aborted(line)]
+        return tuple(line["error"] for line in mine if line.get("error"))
+
+    def verdict(self, variant: Row, c: Comparison | None, counted: bool, decided: bool | None) -> str:
+        run, name = self.run, variant["name"]
+        effect = self.effects.get(name, {}).get(run["primary"])
+        if variant["against"] is None:
+            return findings.BASELINE
+        if self.outputs[name][0] in gate.STOPPED:
+            return findings.FAILED_GATE
+        if name in self.stopped:
+            return findings.NO_COMPARISON
+        if effect is None or c is None:
+            return findings.NOT_MEASURED
+        if not counted:
+            return findings.UNSETTLED if unsettled(self.table, c) else findings.NO_EFFECT
+        if run["design"] in FACTORIALS:
+            return CELL if self.cells else findings.NO_MAINS
+        said = verdict_of(effect, run["primary"], run["margin"], self.withheld, decided)
+        due = sum(name in run["orders"][block] for block in self.table.blocks)
+        clear = said.startswith((findings.FASTER, findings.SLOWER, findings.EQUIVALENT))
+        return f"{said}, in the {effect.blocks} of {due} blocks where it ran" if clear and effect.blocks < due else said
+
+    def more_blocks(self, c: Comparison) -> int | None:
+        run, table = self.run, self.table
+        per_block = table.against(table.columns(table.logs(run["primary"])), c.name, c.against)
+        primaries = sum(other.primary for other in self.comparisons.values())
+        return more_blocks(per_block, table.per_block, run["margin"], max(1, primaries))
 
 
-def _verdict(
-    run: Row,
-    variant: Row,
-    output: str,
-    effect: Effect | None,
-    counters: Sequence[Any],
-    withheld: bool,
-    decided: bool | None,
-) -> str:
-    if variant["against"] is None:
-        return findings.BASELINE
-    if output in (findings.OTHER_OUTPUT, findings.OTHER_WORK):
-        return findings.FAILED_GATE
-    if effect is None:
-        return findings.NOT_MEASURED
-    if not counters:
-        return findings.NO_EFFECT
-    if run["design"] in FACTORIALS:
-        return CELL
-    return verdict_of(effect, run["primary"], run["margin"], withheld, decided)
-
-
-def _more_blocks(run: Row, table: Table, comparisons: Sequence[Comparison], c: Comparison) -> int | None:
-    columns = table.columns(table.logs(run["primary"]))
-    per_block = table.against(columns, c.name, c.against)
-    return more_blocks(per_block, table.per_block, run["margin"], max(1, sum(c.primary for c in comparisons)))
-
-
-def _withheld(run: Row, same: Mapping[str, Effect]) -> bool:
+def _withheld(run: Row, same: Mapping[str, Effect]) -> str | None:
+    """Return why no variant may be called faster or slower; None when it may."""
     found = same.get(run["primary"])
-    return found is not None and found.p is not None and found.p < WITHHELD
+    if found is None or found.p is None or found.blocks < estimate.INTERVAL_BLOCKS:
+        return findings.NO_BASELINE
+    return findings.WITHHELD if found.p < WITHHELD else None
 
 
 def _baseline_mean(table: Table, metric: str) -> float | None:
     return mean([row["metrics"].get(metric) for block in table.blocks for row in table.baselines(block)])
-
-
-def _output(run: Row, lines: Sequence[Row], name: str) -> tuple[str, str | None]:
-    """Class a variant's output by all its comparisons, and give the first difference that counts against it."""
-    if name == run["baseline"]:
-        return findings.SAME, None
-    failed = next(
-        (
-            line["error"]
-            for line in lines
-            if line["kind"] == "gate" and line["variant"] == name and line["error"] and not aborted(line)
-        ),
-        None,
-    )
-    if failed is not None:
-        return findings.OTHER_OUTPUT, failed
-    ours = [line for line in lines if line["kind"] in COMPARISONS and line["variant"] == name]
-    again = {
-        (line["kind"], line["block"]): line
-        for line in lines
-        if line["kind"] in COMPARISONS and line["variant"] == run["baseline"] + AGAIN
-    }
-    batch_shape: str | None = None
-    for line in ours:
-        if line["difference"] and not line["same_work"]:
-            return findings.OTHER_WORK, line["difference"]
-        if line["difference"]:
-            twin = again.get((line["kind"], line["block"]))
-            if twin is None or not twin["difference"]:
-                return findings.OTHER_OUTPUT, line["difference"]
-            batch_shape = (
-                f"{line['differing']} of {line['requests']} requests; the baseline differs from itself in "
-                f"{twin['differing']}: {line['difference']}"
-            )
-    if batch_shape is not None:
-        return findings.BATCH_SHAPE, batch_shape
-    if not ours:
-        return findings.NOT_COMPARED, None
-    return (findings.SAME if all(all(line["equal"].values()) for line in ours) else findings.OTHER_SAMPLES), None
 
 
 def _unfinished(run: Row, lines: Sequence[Row], stopped: set[str]) -> bool:
@@ -244,9 +210,7 @@ def _quantile(run: Row, table: Table, comparisons: Sequence[Comparison], metric:
     return "; ".join(said)
 
 
-def _with_notes(found: Findings, run: Row) -> Findings:
-    from dataclasses import replace
-
+def _notes(found: Findings, table: Table) -> list[str]:
     notes: list[str] = []
     if found.unfinished:
         notes.append("the run was not finished: what is here is what was measured before it stopped")
@@ -266,4 +230,37 @@ def _with_notes(found: Findings, run: Row) -> Findings:
         notes.append(f"{count} of {found.trials} trials were disturbed: {why}")
     if all(v.output == findings.NOT_COMPARED for v in found.variants if v.against):
         notes.append("no output was compared: no gate prompts, or nothing finished")
-    return replace(found, notes=(*notes, *limits(run)))
+    if same is None or same.blocks < found.blocks:
+        there = 0 if same is None else same.blocks
+        notes.append(
+            f"A/A in {there} of {found.blocks} blocks only: see the baseline's failed trials, and run it again"
+        )
+    if found.variants and any(v.verdict == findings.NO_MAINS for v in found.variants):
+        names = ", ".join(v.name for v in found.variants if v.against and not v.effects) or "some cells"
+        notes.append(f"no main effects, so no verdict: {names} have no speed; leave that toggle out and run it again")
+    if lost := sum(row["spans_lost"] for row in table.rows.values()):
+        notes.append(f"{lost:,} spans were lost, more than a ring holds: span sums and host ms are too low")
+    return notes
+
+
+def _of_rows(run: Row, lines: Sequence[Row]) -> list[str]:
+    """Say what the rows hold against the run: blocks in several sets of processes, outputs that were never compared."""
+    notes: list[str] = []
+    opened: dict[int, int] = {}
+    sets: dict[int, set[int]] = {}
+    for line in lines:
+        if line["kind"] == "open":
+            opened[line["block"]] = opened.get(line["block"], 0) + 1
+        elif line["kind"] == "trial" and not line["error"]:
+            sets.setdefault(line["block"], set()).add(opened.get(line["block"], 0))
+    if split := sorted(block + 1 for block, several in sets.items() if len(several) > 1):
+        notes.append(
+            f"block {', '.join(map(str, split))} ran in several sets of processes, after a failure or an interruption: "
+            "its comparisons hold their difference too"
+        )
+    compared = {(line["block"], line["variant"]) for line in lines if line["kind"] == "comparison"}
+    tried = [line for line in lines if line["kind"] == "trial" and not line["error"]]
+    base = (run["baseline"], run["baseline"] + AGAIN)
+    if missing := sum((t["block"], t["variant"]) not in compared and t["variant"] not in base for t in tried):
+        notes.append(f"outputs of {missing} trials were never compared: what they are compared with was gone by then")
+    return notes

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from omnilab.experiment import power
+from omnilab.experiment import gate, power
 from omnilab.experiment.effects import LEVEL, Comparison, looked
 from omnilab.experiment.estimate import LEAST_BLOCKS
 from omnilab.experiment.table import Table
@@ -89,12 +89,11 @@ class SizedByNoise:
             return self.first
         early = Table(run, [line for line in lines if line["block"] < self.first])
         columns = early.columns(early.logs(run["primary"]))
-        several = [
-            early.against(columns, v["name"], v["against"])
-            for v in run["variants"][1:]
-            if not np.isnan(columns[v["name"]]).all()
-        ]
-        variance = float(np.mean([np.nanvar(one, ddof=1) for one in several])) if several else 0.0
+        several = [early.against(columns, v["name"], v["against"]) for v in run["variants"][1:]]
+        known = [one for one in several if np.count_nonzero(~np.isnan(one)) > 1]
+        if not known:
+            return self.first  # nothing can be compared: more blocks would not help
+        variance = float(np.mean([np.nanvar(one, ddof=1) for one in known]))
         level = LEVEL / max(1, len(run["variants"]) - 1)
         return power.blocks_after_five(variance, float(np.log1p(self.target)), level, early.per_block, self.most)
 
@@ -122,8 +121,10 @@ class Looks:
         if done < self.first:
             return self.first
         reached = max(blocks for blocks in power.LOOKS if blocks <= done)
-        compared = [Comparison(v["name"], v["against"], True) for v in run["variants"][1:]]
-        table = Table(run, [line for line in lines if line["block"] < reached])
+        early = [line for line in lines if line["block"] < reached]
+        out = gate.stopped(run, early)
+        compared = [Comparison(v["name"], v["against"], True) for v in run["variants"][1:] if v["name"] not in out]
+        table = Table(run, early)
         if all(looked(table, compared, run["primary"]).values()):
             return reached
         return min((blocks for blocks in power.LOOKS if blocks > reached), default=reached)

@@ -54,6 +54,13 @@ def limits(run: Row) -> list[str]:
         )
     if run["topology"] != "processes":
         found.append(f"topology {run['topology']}: one process, so nothing is pickled and no stage runs beside another")
+    if run["gate"] is not None:
+        asked = [request["prompt"] for request in run["gate"]["requests"]]
+        blind = [what for what in ("audio", "image") if not any(prompt.get(what) for prompt in asked)]
+        if blind:
+            found.append(
+                f"the gate had no prompt with {' or '.join(blind)}: lost layer-24 rows would not have been seen"
+            )
     concurrency = run["workload"]["arrivals"].get("max_concurrency")
     if concurrency == 1:
         found.append("one request at a time: nothing about load")

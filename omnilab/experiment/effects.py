@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from omnilab.experiment import estimate, findings, power
+from omnilab.experiment.estimate import Estimate
 from omnilab.experiment.findings import Effect
 from omnilab.experiment.table import Array, Table, mean
 from omnilab.metrics import THROUGHPUTS
 
 LEVEL = 0.05
 NOTED, WITHHELD = 0.05, 0.01  # p of A/A on the primary metric
-Row: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +51,25 @@ def effects_of(
 def effect_of(per_block: Array, variants: int, margin: float, level: float) -> Effect | None:
     """Return an effect from its contrast (a log) in each block, not yet adjusted; None without any."""
     found = estimate.estimate(per_block, variants)
-    if found is None:
+    return None if found is None else _effect(found, spread(per_block), variants, margin, level)
+
+
+def effect_of_halves(first: Array, second: Array, variants: int, margin: float, level: float) -> Effect | None:
+    """Return the effect midway between two kinds of blocks that confound it with opposite signs; None without both."""
+    found = estimate.estimate_of_halves(first, second, variants)
+    if found is None or found.se is None:
         return None
+    sd = found.se * math.sqrt(found.blocks) / estimate.slope_factor(variants, found.blocks)
+    return _effect(found, sd, variants, margin, level)
+
+
+def _effect(found: Estimate, sd: float, variants: int, margin: float, level: float) -> Effect:
     low, high = (None if edge is None else math.exp(edge) for edge in (found.low, found.high))
     effect = Effect(math.exp(found.value), low, high, found.blocks, p=found.p)
     if found.blocks < estimate.INTERVAL_BLOCKS or found.se is None:
         return effect
-    equivalent = float(estimate.equivalence_p(found.value, found.se, found.blocks, margin))
-    least = power.mde(spread(per_block), found.blocks, level, found.blocks - 1, variants=variants)
+    equivalent = float(estimate.equivalence_p(found.value, found.se, found.df + 1, margin))
+    least = power.mde(sd, found.df + 1, level, found.df, variants=variants)
     return replace(effect, p_equivalent=equivalent, mde=math.expm1(least))
 
 
@@ -78,16 +88,23 @@ def _means(table: Table, c: Comparison, metric: str) -> dict[str, float | None]:
 
 
 def _adjusted(found: dict[tuple[str, str], Effect], primaries: set[tuple[str, str]]) -> dict[str, dict[str, Effect]]:
-    adjusted: dict[str, dict[str, Effect]] = {}
+    by_variant: dict[str, dict[str, Effect]] = {}
     for keys, adjust in (
         ([key for key in found if key in primaries], estimate.holm),
         ([key for key in found if key not in primaries], estimate.benjamini_hochberg),
     ):
-        p = [math.nan if (known := found[key].p) is None else known for key in keys]
-        for key, value in zip(keys, adjust(p) if keys else [], strict=True):
-            known = None if math.isnan(value) else float(value)
-            adjusted.setdefault(key[0], {})[key[1]] = replace(found[key], p_adjusted=known)
-    return adjusted
+        for (variant, metric), effect in zip(keys, adjusted([found[key] for key in keys], adjust), strict=True):
+            by_variant.setdefault(variant, {})[metric] = effect
+    return by_variant
+
+
+def adjusted(effects: Sequence[Effect], adjust: Callable[[list[float]], Array]) -> list[Effect]:
+    """Return effects with their p values adjusted for all of them."""
+    p = adjust([math.nan if effect.p is None else effect.p for effect in effects]) if effects else []
+    return [
+        replace(effect, p_adjusted=None if math.isnan(value) else float(value))
+        for effect, value in zip(effects, p, strict=True)
+    ]
 
 
 def same_of(table: Table, metrics: tuple[str, ...], margin: float) -> dict[str, Effect]:
@@ -102,15 +119,16 @@ def same_of(table: Table, metrics: tuple[str, ...], margin: float) -> dict[str, 
     return found
 
 
-def verdict_of(effect: Effect | None, metric: str, margin: float, withheld: bool, decided: bool | None = None) -> str:
-    """Say what an effect on the primary metric shows. `decided`: what the looks' levels say, where there are looks."""
-    if effect is None:
-        return findings.NOT_MEASURED
+def verdict_of(effect: Effect, metric: str, margin: float, withheld: str | None, decided: bool | None = None) -> str:
+    """Say what an effect on the primary metric shows.
+
+    `withheld`: why it may not be faster or slower. `decided`: what the looks' levels say, where there are looks.
+    """
     if effect.blocks < estimate.LEAST_BLOCKS or effect.p_adjusted is None:
         return findings.TOO_FEW
     differs = effect.p_adjusted <= LEVEL if decided is None else decided
     if differs and withheld:
-        return findings.WITHHELD
+        return withheld
     if differs:
         better = (effect.ratio > 1) if metric in THROUGHPUTS else (effect.ratio < 1)
         word = findings.FASTER if better else findings.SLOWER

@@ -42,6 +42,12 @@ class Estimate:
     low: float | None
     high: float | None
     blocks: int
+    halves: bool = False  # is it made of two kinds of blocks
+
+    @property
+    def df(self) -> int:
+        """Degrees of freedom: blocks less one for each kind of block."""
+        return self.blocks - 1 - self.halves
 
     def excludes(self, null: float) -> bool:
         """Does the interval leave `null` out?"""
@@ -126,6 +132,23 @@ def estimate(per_block: ArrayLike, variants: int, null: float = 0.0, level: floa
         return Estimate(float(known[0]), None, None, None, None, 1)
     value, se, p = (float(part[0]) for part in t_summary(known[:, None], variants, null))
     return Estimate(value, se, p, *_limits(value, se, len(known), level), len(known))
+
+
+def estimate_of_halves(first: ArrayLike, second: ArrayLike, variants: int, level: float = LEVEL) -> Estimate | None:
+    """Estimate the mean of two kinds of blocks' means, whatever lies between them; None without two blocks of each.
+
+    For half-fractions: one half has an effect plus its alias, the other less it. Taking all blocks as one kind would
+    count the alias as noise, and leave a part of it where one kind has lost a block.
+    """
+    halves = [part[~np.isnan(part)] for part in (np.asarray(side, dtype=float) for side in (first, second))]
+    counts = [len(part) for part in halves]
+    if min(counts) < 2:
+        return None
+    blocks, value = sum(counts), float(np.mean([part.mean() for part in halves]))
+    within = sum(float(((part - part.mean()) ** 2).sum()) for part in halves) / (blocks - 2)  # one variance for both
+    se = math.sqrt(within * sum(1 / count for count in counts)) / 2 * slope_factor(variants, blocks)
+    p = float(2 * stats.t.sf(abs(_in_se(value, se)), blocks - 2))
+    return Estimate(value, se, p, *_limits(value, se, blocks - 1, level), blocks, halves=True)
 
 
 def _limits(value: float, se: float, blocks: int, level: float) -> tuple[float | None, float | None]:

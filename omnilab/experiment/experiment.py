@@ -34,8 +34,8 @@ class Experiment:
     are on. `gate_prompts`: a file of prompts (its first with audio, with an image, of text are used), a workload, or
     None for no gate. How many blocks: `blocks` (None: 5), or as many as fit into `budget` ("5m"), or as `detect`
     needs to see an effect of that size (0.03: 3 %), or `looks` after 5, 7 and 10 blocks; only one of them. `noise_from`
-    is an earlier run's folder whose noise and times plan this one. Verdicts are on `primary`, the rest is exploratory;
-    a difference within `margin` is no difference.
+    is an earlier run's folder whose noise and times plan this one, `pilot` measures them first.
+    Verdicts are on `primary`, the rest is exploratory; a difference within `margin` is no difference.
     """
 
     name: str = "experiment"
@@ -51,6 +51,7 @@ class Experiment:
     detect: float | None = None
     looks: bool = False
     noise_from: str | Path | None = None
+    pilot: bool = False
     primary: str = "wall_s"
     margin: float = 0.02
     seed: int = 0
@@ -71,9 +72,10 @@ class Experiment:
 
     def planned(self) -> tuple[Plan, Noise | None]:
         """Return the plan and its noise without a trial; a budget without `noise_from` needs a pilot for it."""
-        plan, noise = self.plan(), self.noise()
+        noise = self.noise()
+        plan = self.plan(noise)
         refuse_what_cannot_run(plan)
-        if noise is None and self.budget is not None:
+        if self._needs_pilot(noise):
             noise = pilot(plan, lab_pipeline(plan))
             plan = self.plan(noise)
         return plan, noise
@@ -96,16 +98,18 @@ class Experiment:
         """
         progress = progress or Silent()
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        plan = make_plan(self, rule_from(read_run(path)[0]["rule"])) if resume else self.plan()
+        noise = self.noise()
+        plan = make_plan(self, rule_from(read_run(path)[0]["rule"])) if resume else self.plan(noise)
         if not resume:
             check_folder(path)
         facts = machine.facts()
         if open_pipeline is None:
             facts |= refuse_what_cannot_run(plan)
             open_pipeline = lab_pipeline(plan)
-        noise = self.noise()
-        if noise is None and self.budget is not None and not resume:
-            progress.note(f"a pilot of {PILOT_TRIALS} baseline trials comes first, to see what a budget buys")
+        if self._needs_pilot(noise) and not resume:
+            progress.note(
+                f"a pilot of {PILOT_TRIALS} baseline trials comes first: how long one takes, and how it varies"
+            )
             noise = pilot(plan, open_pipeline)
             plan = self.plan(noise)
         folder = self._folder(path, {**plan.to_dict(), "plan_hash": plan.hash, **facts}, noise, resume)
@@ -122,12 +126,14 @@ class Experiment:
             folder.close()
         return write_reports(path)
 
+    def _needs_pilot(self, noise: Noise | None) -> bool:
+        return noise is None and (self.pilot or self.budget is not None)
+
     def _folder(self, path: Path, run: dict[str, Any], noise: Noise | None, resume: bool) -> RunFolder:
         if resume:
             refuse_another(path, run)
             return RunFolder.resume(path)
-        known = None if noise is None else noise.to_dict()
-        return RunFolder.create(path, {**run, "noise": known, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+        return RunFolder.create(path, {**run, "noise": noise, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
 
 
 def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:

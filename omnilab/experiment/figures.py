@@ -1,7 +1,7 @@
 """Figures of a run as SVG text: one file reads well on a light and on a dark page, and is the same byte for byte.
 
 Text stays text and takes the colour of the page; ids are unique over all figures, so that a page can hold any of them.
-matplotlib (extra `notebook`) is imported when a figure is drawn.
+matplotlib  is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from omnilab.experiment import verdicts, words
 from omnilab.experiment.findings import (
     FAILED_GATE,
     FASTER,
+    NO_INTERACTION,
     SLOWER,
     Attribution,
     Effect,
@@ -138,7 +139,7 @@ def two_by_two(interaction: Interaction, title: str) -> str:
     What lies between the hollow point and the measured one is the interaction, in colour when its interval leaves
     out 1. `title` names the metric.
     """
-    ours, clear = interaction, interaction.effect.excludes_one()
+    ours, clear = interaction, interaction.kind != NO_INTERACTION
     first, second = _cut(ours.first), _cut(ours.second)
     heading = f"{_capital(title)}: {first} and {second}"
     values = [1.0, ours.first_alone, ours.second_alone, ours.together, ours.expected]
@@ -164,7 +165,7 @@ def two_by_two(interaction: Interaction, title: str) -> str:
         ]
         for x, side, marks in ((-0.06, "right", left), (1.06, "left", right)):
             _labels(figure, axes, [(at, y, f"{text}: {y:.2f}", hue) for at, y, text, hue in marks], x, side)
-        axes.set_xlabel(f"both over the product: {words.ratio_text(ours.effect)}, {_kind(ours)}")
+        axes.set_xlabel(f"both over the product: {words.ratio_text(ours.effect)}, {ours.kind}")
         return _svg(figure, "two-by-two", heading)
 
 
@@ -244,13 +245,6 @@ def _step_colour(share: Share, metric: str) -> str:
     if not share.shapley.excludes_one():
         return INK
     return BLUE if (share.shapley.ratio < 1) != (metric in THROUGHPUTS) else VERMILION
-
-
-def _kind(interaction: Interaction) -> str:
-    if not interaction.effect.excludes_one():
-        return "no interaction shown"
-    against = (interaction.effect.ratio > 1) != (interaction.expected > 1)
-    return "sub-additive: together they bring less" if against else "super-additive: together they bring more"
 
 
 def _table(findings: Findings) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """What a run shows, as values: effects with their intervals, verdicts, what moved, how effects share out.
 
-`analysis` makes them from rows; reports, figures and notebooks only read them. Needs nothing.
+`analysis` makes them from rows; reports, figures and notebooks only read them.
 """
 
 from __future__ import annotations
@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from omnilab.metrics import THROUGHPUTS
+
 # Verdicts. *faster* inside the margin reads "faster, below the margin".
 FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE = "faster", "slower", "equivalent", "inconclusive"
 NO_EFFECT, FAILED_GATE, NOT_MEASURED, BASELINE = "had no effect", "failed the gate", "not measured", "baseline"
 TOO_FEW, WITHHELD = "no verdict below 5 blocks", "withheld: the baseline differs from itself"
+
+NO_BASELINE, NO_COMPARISON = "withheld: no A/A to judge noise by", "no comparison: what it is compared with failed"
+NO_MAINS = "no verdict: a cell is missing"
+UNSETTLED = "no verdict: too few blocks to tell whether it took part"
+
+# How two toggles go together.
+SUB_ADDITIVE, SUPER_ADDITIVE, NO_INTERACTION = "sub-additive", "super-additive", "no interaction shown"
 
 # Classes of the output gate.
 SAME, OTHER_SAMPLES = "same output", "same work, other samples"
@@ -79,7 +88,6 @@ class Variant:
     name: str
     toggles: tuple[str, ...]
     against: str | None
-    claims: tuple[str, ...]
     output: str  # a class of the gate
     difference: str | None  # the first one, in words
     errors: tuple[str, ...]
@@ -111,7 +119,17 @@ class Interaction:
     together: float
     expected: float
     effect: Effect
+    metric: str
     words: str
+
+    @property
+    def kind(self) -> str:
+        """Say how they go together; more of a throughput is better, less of anything else. Nothing below 5 blocks."""
+        p = self.effect.p_adjusted
+        if p is None or p > 0.05 or self.effect.blocks < 5:
+            return NO_INTERACTION
+        better = (self.effect.ratio > 1) == (self.metric in THROUGHPUTS)
+        return SUPER_ADDITIVE if better else SUB_ADDITIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +175,7 @@ class Findings:
     variants: tuple[Variant, ...]  # the baseline first
     interactions: tuple[Interaction, ...] = ()  # strongest first
     mains: tuple[Main, ...] = ()  # of a factorial or half-fractions: these have the verdicts, not single cells
-    pairs: Mapping[tuple[str, str], Effect] = field(default_factory=dict)  # interactions averaged over the others
+    pairs: Mapping[str, Effect] = field(default_factory=dict)  # "one x other": interactions averaged over the others
     attribution: Attribution | None = None
     quantiles: Mapping[str, str] = field(default_factory=dict)  # metric and quantile -> an effect, or why there is none
     blocks: int = 0

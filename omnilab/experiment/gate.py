@@ -1,18 +1,27 @@
 """The output gate: is a variant's output still the baseline's? Comes before any speed.
 
 A variant that changes what its toggles promise to keep, or does other work, gets no speed, only its first difference.
+Trials are compared as they come; what is made of all comparisons is read from their rows, by the run itself and later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from omnilab.experiment.design import AGAIN
+from omnilab.experiment.findings import BATCH_SHAPE, NOT_COMPARED, OTHER_OUTPUT, OTHER_SAMPLES, OTHER_WORK, SAME
+from omnilab.experiment.results import aborted
 from omnilab.trial import RequestRecord, Trial
+
+Row: TypeAlias = Mapping[str, Any]
+COMPARISONS = ("gate comparison", "comparison")  # kinds of rows
+STOPPED = (OTHER_OUTPUT, OTHER_WORK)  # classes without a speed
 
 SEAMS_SHARE = 0.08  # of the audio: a window of 4 frames loses 555 of 7,680 samples
 
@@ -99,7 +108,71 @@ def _compare(
             return Difference(index, f"work ({what})", None, f"{new}, not {old}")
     if "samples" in exact and (found := _unequal_samples(record.audio, expected.audio, tolerance_db)):
         return Difference(index, "samples", *found)
+    if "codes" in exact and not _as_loud(record.audio, expected.audio):
+        return Difference(index, "samples", None, "silent, not finite, or of quite another loudness")
     return None
+
+
+def _as_loud(new: NDArray[Any] | None, old: NDArray[Any] | None) -> bool:
+    """Samples of equal codes may round or be windowed otherwise; they do not fall silent."""
+    loudness = [
+        0.0 if audio is None or not len(audio) else float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
+        for audio in (new, old)
+    ]
+    return loudness[1] == 0 or loudness[1] / 2 <= loudness[0] <= 2 * loudness[1]
+
+
+def stopped(run: Row, lines: Sequence[Row]) -> set[str]:
+    """Return the variants that get no speed: by their own output, or by that of what they are compared with."""
+    found: set[str] = set()
+    for variant in run["variants"]:
+        if output_class(lines, run["baseline"], variant["name"])[0] in STOPPED:
+            found.add(variant["name"])
+    while more := {v["name"] for v in run["variants"] if v["against"] in found} - found:
+        found |= more
+    return found
+
+
+def output_class(lines: Sequence[Row], baseline: str, name: str) -> tuple[str, str | None]:
+    """Class a variant's output by the rows of all its comparisons; give the first difference that counts against it.
+
+    A difference such as the baseline's two trials of the same block show as well is one of batch shapes, not of the
+    toggle. A gate that was done anew after an interruption counts as it ended.
+    """
+    if name == baseline:
+        return SAME, None
+    ours = [line for line in lines if line["variant"] == name and not aborted(line)]
+    tried = [line for line in ours if line["kind"] == "gate"]
+    if tried and tried[-1]["error"]:
+        return OTHER_OUTPUT, tried[-1]["error"]
+    compared = list({(line["kind"], line["block"]): line for line in ours if line["kind"] in COMPARISONS}.values())
+    again = {(line["kind"], line["block"]): line for line in lines
+             if line["kind"] in COMPARISONS and line["variant"] == baseline + AGAIN}  # fmt: skip
+    batch_shape: str | None = None
+    for line in (line for line in compared if line["difference"]):
+        twin = again.get((line["kind"], line["block"]))
+        if not line["same_work"]:
+            return OTHER_WORK, line["difference"]
+        if twin is None or not excused(line, twin):
+            return OTHER_OUTPUT, line["difference"]
+        batch_shape = (
+            f"{line['differing']} of {line['requests']} requests; the baseline differs from itself in "
+            f"{twin['differing']}: {line['difference']}"
+        )
+    if batch_shape is not None:
+        return BATCH_SHAPE, batch_shape
+    if not compared:
+        return NOT_COMPARED, None
+    return (SAME if all(all(line["equal"].values()) for line in compared) else OTHER_SAMPLES), None
+
+
+def excused(line: Row, twin: Row) -> bool:
+    """Does the baseline differ from itself in the same things, and in about as many requests?"""
+    if not twin["difference"]:
+        return False
+    ours, theirs = ({what for what, equal in row["equal"].items() if not equal} for row in (line, twin))
+    most = twin["differing"] + 3 * math.sqrt(twin["differing"]) + 1
+    return ours <= theirs and line["differing"] <= most
 
 
 EQUAL: dict[str, Callable[[RequestRecord, RequestRecord], bool]] = {

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 ELEMENTS, BYTES, HIDDEN_ROWS = "elements_visited", "bytes_accumulated", "hidden_rows_in_later_chunks"
 ATTACHED = "bytes_to_worker"
-WHERE = {ATTACHED: "talker/engine/bytes_to_worker"}  # other stages count it too
+# Where each is counted; other stages count some of them too.
+WHERE = {
+    ELEMENTS: "talker/runner/elements_visited",
+    BYTES: "talker/receive/bytes_accumulated",
+    HIDDEN_ROWS: "thinker/send/hidden_rows_in_later_chunks",
+    ATTACHED: "talker/engine/bytes_to_worker",
+}
 EXPLAINED = {
     ELEMENTS: "list elements that merges visited: ids of prompt and output, summed over steps; cubic in T",
     BYTES: "bytes that the receiver copied to append a row to all it had; quadratic in T, linear in P T",

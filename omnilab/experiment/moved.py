@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from omnilab.experiment import estimate
 from omnilab.experiment.effects import LEVEL, Comparison
-from omnilab.experiment.estimate import LEAST_BLOCKS, Estimate
+from omnilab.experiment.estimate import LEAST_BLOCKS
 from omnilab.experiment.findings import Moved
-from omnilab.experiment.table import Table, mean
+from omnilab.experiment.table import Row, Table, mean
 
 LEAST_SPAN_MS = 1.0  # a span that takes less in a whole trial is not looked at
-Row: TypeAlias = Mapping[str, Any]
 
 
 def moved_counters(table: Table, c: Comparison) -> tuple[Moved, ...]:
@@ -29,34 +27,53 @@ def moved_counters(table: Table, c: Comparison) -> tuple[Moved, ...]:
     names = {name for ours, others in sides.values() for row in (ours, *others) for name in row["counters"]}
     moved = []
     for name in sorted(names):
-        counts = [(ours["counters"].get(name, 0), [o["counters"].get(name, 0) for o in others])
-                  for ours, others in sides.values()]  # fmt: skip
-        exact = _agrees(table, name)
+        counts = _counts(sides, name)
+        exact = _agrees(table, c, name)
         if _differs(counts, exact):
             before = mean([float(np.mean(others)) for _, others in counts]) or 0.0
             after = mean([ours for ours, _ in counts]) or 0.0
-            change = None if exact else _change([ours - float(np.mean(others)) for ours, others in counts], table)
+            differences = [ours - float(np.mean(others)) for ours, others in counts]
+            change = None if exact else estimate.estimate(differences, table.per_block)
             low, high = (None, None) if change is None else (change.low, change.high)
             moved.append(Moved(name, before, after, low, high, exact=exact))
     return tuple(sorted(moved, key=lambda m: abs(m.after - m.before) / (m.after + m.before or 1), reverse=True))
 
 
-def _agrees(table: Table, name: str) -> bool:
-    pairs = [table.baselines(block) for block in table.blocks]
-    return all(len({row["counters"].get(name, 0) for row in rows}) <= 1 for rows in pairs)
+def unsettled(table: Table, c: Comparison) -> bool:
+    """Is there a counter of the clock's that lies on one side in every block, in too few blocks to count as moved?"""
+    sides = table.sides(c.name, c.against)
+    names = {name for ours, others in sides.values() for row in (ours, *others) for name in row["counters"]}
+    return len(sides) < LEAST_BLOCKS and any(
+        len(_places(_counts(sides, name))) == 1 and _places(_counts(sides, name)) != {0} for name in names
+    )
+
+
+def _counts(sides: Mapping[int, tuple[Row, list[Row]]], name: str) -> list[tuple[int, list[int]]]:
+    return [
+        (ours["counters"].get(name, 0), [other["counters"].get(name, 0) for other in others])
+        for ours, others in sides.values()
+    ]
+
+
+def _places(counts: Sequence[tuple[int, list[int]]]) -> set[int]:
+    """Return on which side of what others counted it lies, over blocks."""
+    return {(ours > max(others)) - (ours < min(others)) for ours, others in counts}
+
+
+def _agrees(table: Table, c: Comparison, name: str) -> bool:
+    """Do both baseline trials agree on a counter in every block? It says nothing of comparisons with other variants."""
+    pairs = [rows for block in table.blocks if len(rows := table.baselines(block)) > 1]
+    agree = all(len({row["counters"].get(name, 0) for row in rows}) == 1 for rows in pairs)
+    return c.against == table.baseline and bool(pairs) and agree
 
 
 def _differs(counts: Sequence[tuple[int, list[int]]], exact: bool) -> bool:
-    places = {(ours > max(others)) - (ours < min(others)) for ours, others in counts}
+    places = _places(counts)
     if places == {0} or not places:
         return False
     zero = {(ours == 0, not any(others)) for ours, others in counts}
     silenced = zero in ({(True, False)}, {(False, True)})
     return exact or silenced or (len(counts) >= LEAST_BLOCKS and len(places) == 1)
-
-
-def _change(differences: Sequence[float], table: Table) -> Estimate | None:
-    return estimate.estimate(differences, table.per_block)
 
 
 def moved_spans(table: Table, comparisons: Sequence[Comparison]) -> dict[str, tuple[Moved, ...]]:

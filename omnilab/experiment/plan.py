@@ -62,7 +62,12 @@ class Plan:
     @property
     def design(self) -> str:
         """Name of the design; "variants" where they were listed by hand."""
-        return self.experiment.design if self.experiment.variants is None else "variants"
+        return _design_of(self.experiment)
+
+    @property
+    def cycle(self) -> int:
+        """Blocks after which every variant was tried equally often."""
+        return 2 if self.design == "half-fraction" else 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for run.json."""
@@ -194,8 +199,12 @@ def uses_cuda(device: str | Mapping[str, str]) -> bool:
 
 def _tried(experiment: Experiment, variants: Sequence[Variant], block: int) -> list[str]:
     """Return what a block tries, in the order in which it was drawn up: A/A last."""
-    name = "variants" if experiment.variants is not None else experiment.design
-    return [v.name for v in variants if design.in_block(name, v, block)] + [variants[0].name + AGAIN]
+    tried = [v.name for v in variants if design.in_block(_design_of(experiment), v, block)]
+    return [*tried, variants[0].name + AGAIN]
+
+
+def _design_of(experiment: Experiment) -> str:
+    return "variants" if experiment.variants is not None else experiment.design
 
 
 def _shuffled(names: list[str], seed: int) -> tuple[str, ...]:

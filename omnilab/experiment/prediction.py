@@ -45,13 +45,14 @@ def predicted_of(
         scaled |= dict.fromkeys(BUILDS, 0.0)
     if "idle_skip" in set(toggles) - set(others):
         scaled |= {span: 1 - _idle_share(base, span.split("/")[0]) for span in UPDATES}
+    gone = bool(set(others) - set(toggles))  # what comes back has no span here to scale
     scaled = {span: left for span, left in scaled.items() if left < 1}  # the others would only add their noise
     times = {span: _span_s(base, span) for span in scaled}
     return Predicted(
         counts={name: (before[name], after[name]) for name in laws.EXPLAINED},
-        measured={name: (_count(base, name), _count(ours, name)) for name in laws.EXPLAINED},
-        host_s=sum(times[span] * (left - 1) for span, left in scaled.items()),
-        measured_host_s=sum(_span_s(ours, span) - times[span] for span in scaled),
+        measured={name: (_count(base, at), _count(ours, at)) for name, at in laws.WHERE.items()},
+        host_s=None if gone else sum(times[span] * (left - 1) for span, left in scaled.items()),
+        measured_host_s=None if gone else sum(_span_s(ours, span) - times[span] for span in scaled),
     )
 
 
@@ -75,33 +76,12 @@ def _span_s(rows: Sequence[Row], span: str) -> float:
     return (mean([row["spans_ms"].get(span, 0.0) for row in rows]) or 0.0) / 1e3
 
 
-def _count(rows: Sequence[Row], counter: str) -> float:
-    key = laws.WHERE.get(counter)
-    return mean([
-        sum(value for name, value in row["counters"].items() if name == key or name.rsplit("/", 1)[-1] == counter)
-        for row in rows
-    ]) or 0.0  # fmt: skip
-
-
 def _idle_share(rows: Sequence[Row], stage: str) -> float:
     """Share of state updates that an idle step made."""
-    idle = _count_of(rows, f"{stage}/runner/updates_while_idle")
-    busy = _count_of(rows, f"{stage}/runner/updates_while_busy")
+    idle = _count(rows, f"{stage}/runner/updates_while_idle")
+    busy = _count(rows, f"{stage}/runner/updates_while_busy")
     return idle / (idle + busy) if idle + busy else 0.0
 
 
-def _count_of(rows: Sequence[Row], key: str) -> float:
+def _count(rows: Sequence[Row], key: str) -> float:
     return mean([row["counters"].get(key, 0) for row in rows]) or 0.0
-
-
-def in_words(predicted: Predicted, wall_mde_s: float | None) -> str:
-    """Say what was predicted and measured, and whether a null was to be expected. `wall_mde_s`: least it could show."""
-    if predicted.host_s is None or predicted.measured_host_s is None:
-        return ""
-    said = f"predicted {predicted.host_s:+.3f} s of host work a trial, measured {predicted.measured_host_s:+.3f} s"
-    if wall_mde_s is None:
-        return said
-    shown = f"the {wall_mde_s:.2f} s of wall time that these blocks can show"
-    if abs(predicted.host_s) < wall_mde_s:
-        return f"{said}: less than {shown}, so a null is what lengths foretell"
-    return f"{said}: more than {shown}, so a null would be a surprise"

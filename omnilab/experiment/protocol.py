@@ -12,10 +12,9 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from omnilab.errors import BadInput, Error
-from omnilab.experiment import guards
+from omnilab.experiment import gate, guards
 from omnilab.experiment.blocks import planned_blocks
 from omnilab.experiment.design import AGAIN
-from omnilab.experiment.gate import compare
 from omnilab.experiment.machine import usable_cores
 from omnilab.experiment.plan import Plan, uses_cuda, warm_up
 from omnilab.experiment.results import ABORTED, RunFolder, aborted
@@ -95,7 +94,8 @@ def measure(plan: Plan, folder: RunFolder, open_pipeline: OpenPipeline, progress
             with ExitStack() as stages:
                 _Block(plan, folder, open_pipeline, progress, block, stages).run()
             block += 1
-            if (now := plan.rule.needed(run, folder.lines, block)) != needed:
+            now = plan.rule.needed(run, folder.lines, block)
+            if block >= plan.rule.first and now != needed:
                 needed = now
                 where = {"kind": "sized", "block": block, "position": -1, "variant": plan.baseline}
                 folder.add(where, {"blocks": needed}, None)
@@ -110,7 +110,7 @@ def _left(plan: Plan, folder: RunFolder, blocks: int) -> dict[str, int]:
     whole = sum(all(("trial", b, name) in done for name in order) for b, order in enumerate(plan.orders[:blocks]))
     return {
         "open": left["open"] - whole,
-        "gate": 0 if done & {("gate", 0, plan.baseline)} else left["gate"],
+        "gate": max(0, left["gate"] - sum(kind == "gate" for kind, _, _ in done)),
         "trial": left["trial"] - sum(kind == "trial" for kind, _, _ in done),
     }
 
@@ -144,12 +144,14 @@ class _Block:
         if self._block == 0:
             self._gate()
         plan, done, trials = self._plan, _measured(self._folder.lines), {}
+        stopped = gate.stopped(plan.to_dict(), self._folder.lines)
         for position, name in enumerate(plan.orders[self._block]):
-            if ("trial", self._block, name) not in done and name not in self._stopped():
+            if ("trial", self._block, name) not in done and name not in stopped:
                 trials[name] = self._trial("trial", position, name, plan.workloads[self._block])
-        if trials and plan.baseline not in trials and plan.baseline + AGAIN not in trials:
-            # The outputs of the processes before an interruption are gone: the baseline answers once more, unmeasured.
-            trials[plan.baseline] = self._trial("reference", -1, plan.baseline, plan.workloads[self._block])
+        for name in (plan.baseline, plan.baseline + AGAIN) if trials else ():
+            if trials.get(name) is None:
+                # Outputs of processes before an interruption are gone: the baseline answers once more, unmeasured.
+                trials[name] = self._trial("reference", -1, name, plan.workloads[self._block])
         self._compare("comparison", trials)
 
     def _open_first(self) -> None:
@@ -159,27 +161,10 @@ class _Block:
             self._folder.discard()
             raise
 
-    def _stopped(self) -> set[str]:
-        """Variants that get no speed: a comparison found forbidden output that the baseline itself does not show."""
-        restless = {
-            (line["kind"], line["block"])
-            for line in self._folder.lines
-            if line["kind"] in COMPARISONS and line["variant"] == self._plan.baseline + AGAIN and line["difference"]
-        }
-        return {
-            line["variant"]
-            for line in self._folder.lines
-            if line["kind"] in COMPARISONS
-            and line["difference"]
-            and not line["variant"].startswith(self._plan.baseline + AGAIN)
-            and not (line["same_work"] and (line["kind"], line["block"]) in restless)
-        }
-
     def _gate(self) -> None:
         """Compare every variant with the base on prompts with audio and image, before any speed."""
         plan = self._plan
-        compared = {line["variant"] for line in self._folder.lines if line["kind"] == "gate comparison"}
-        if plan.gate is None or compared:  # they are written together, after the last of the gate's trials
+        if plan.gate is None or self._gated():
             return
         order = sorted(plan.recipes, key=lambda name: (name != plan.baseline, name != plan.baseline + AGAIN))
         trials = {name: self._trial("gate", position, name, plan.gate) for position, name in enumerate(order)}
@@ -187,18 +172,26 @@ class _Block:
             raise Error(f"{plan.baseline}: the baseline itself failed on the gate prompts; see {self._folder.path}")
         self._compare("gate comparison", trials)
 
+    def _gated(self) -> bool:
+        """Is the gate done? Its comparisons are written one after another, after the last of its trials."""
+        lines = self._folder.lines
+        tried = {line["variant"]: line["error"] for line in lines if line["kind"] == "gate"}
+        passed = {name for name, error in tried.items() if not error} - {self._plan.baseline}
+        compared = {line["variant"] for line in lines if line["kind"] == "gate comparison"}
+        return len(tried) == len(self._plan.recipes) and passed <= compared
+
     def _compare(self, kind: str, trials: Mapping[str, Trial | None]) -> None:
         plan = self._plan
         base = trials.get(plan.baseline) or trials.get(plan.baseline + AGAIN)
         for name, trial in trials.items():
             if trial is not None and trial is not base and base is not None:
                 variant = plan.variant(name)
-                found = compare(trial, base, variant.exact, variant.tolerance)
+                found = gate.compare(trial, base, variant.exact, variant.tolerance)
                 self._folder.add(self._where(kind, -1, name), found.to_dict(), None)
 
     def _trial(self, kind: str, position: int, name: str, workload: Workload) -> Trial | None:
         """Measure a variant once and write its row; None when it failed."""
-        text = f"block {self._block + 1} of {self._plan.rule.first}: {kind} of {name}"
+        text = f"block {self._block + 1}: {kind} of {name}"
         began, before, trial, error = time.monotonic(), guards.read(self._cuda), None, None
         try:
             pipe = self._ready()
@@ -230,7 +223,7 @@ class _Block:
         """Return warm stages, opened if need be."""
         if self._pipe is None:
             began = time.monotonic()
-            self._progress.start(f"block {self._block + 1} of {self._plan.rule.first}: starting stages, warming up")
+            self._progress.start(f"block {self._block + 1}: starting stages, warming up")
             pipe = self._stages.enter_context(self._open_pipeline(self._plan.recipes[self._plan.baseline]))
             pipe.run(warm_up(self._plan.workloads[self._block]))
             self._pipe = pipe
@@ -245,9 +238,6 @@ class _Block:
 
     def _where(self, kind: str, position: int, name: str) -> dict[str, Any]:
         return {"kind": kind, "block": self._block, "position": position, "variant": name}
-
-
-COMPARISONS = ("gate comparison", "comparison")
 
 
 def _summary(trial: Trial) -> dict[str, Any]:

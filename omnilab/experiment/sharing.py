@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omnilab.experiment import contrasts, estimate
 from omnilab.experiment.design import FACTORIALS
-from omnilab.experiment.effects import LEVEL, effect_of, spread, verdict_of
-from omnilab.experiment.findings import Attribution, Effect, Interaction, Main, Share
+from omnilab.experiment.effects import LEVEL, adjusted, effect_of, effect_of_halves, spread, verdict_of
+from omnilab.experiment.findings import SUB_ADDITIVE, SUPER_ADDITIVE, Attribution, Effect, Interaction, Main, Share
 from omnilab.experiment.table import BASE, Array, Table, mean
 
 Row: TypeAlias = Mapping[str, Any]
@@ -33,58 +34,57 @@ def interactions(table: Table, cells: Mapping[Cell, str], primary: str, margin: 
     """Return every pair whose four cells were measured, strongest first. Exploratory, Benjamini-Hochberg over pairs."""
     columns = table.columns(table.logs(primary))
     names = sorted({toggle for cell in cells for toggle in cell})
-    found: list[Interaction] = []
-    for pair in itertools.combinations(names, 2):
-        four = [frozenset(), frozenset(pair[:1]), frozenset(pair[1:]), frozenset(pair)]
+    found: list[tuple[tuple[str, str], list[float], Effect]] = []
+    for first, second in itertools.combinations(names, 2):
+        four = [frozenset[str](), frozenset({first}), frozenset({second}), frozenset({first, second})]
         if all(cell in cells for cell in four):
-            neither, first, second, both = (columns[cells[cell]] for cell in four)
-            effect = effect_of(both - first - second + neither, table.per_block, margin, LEVEL)
-            alone = [_ratio(value - neither) for value in (first, second, both)]
-            if effect is not None and all(ratio is not None for ratio in alone):
-                found.append(_interaction(table, cells, pair, alone, effect))
-    adjusted = (
-        estimate.benjamini_hochberg([math.nan if f.effect.p is None else f.effect.p for f in found]) if found else []
-    )
-    known = [
-        replace(f, effect=replace(f.effect, p_adjusted=None if math.isnan(p) else float(p)))
-        for f, p in zip(found, adjusted, strict=True)
+            neither, one, other, both = (columns[cells[cell]] for cell in four)
+            per_block = both - one - other + neither
+            whole = ~np.isnan(per_block)  # the same blocks for all four
+            effect = effect_of(per_block, table.per_block, margin, LEVEL)
+            if effect is not None:
+                ratios = [math.exp(float((value - neither)[whole].mean())) for value in (one, other, both)]
+                found.append(((first, second), ratios, effect))
+    effects = adjusted([effect for *_, effect in found], estimate.benjamini_hochberg)
+    made = [
+        _interaction(table, cells, pair, ratios, effect, primary)
+        for (pair, ratios, _), effect in zip(found, effects, strict=True)
     ]
-    return tuple(sorted(known, key=lambda f: abs(math.log(f.effect.ratio)), reverse=True))
-
-
-def _ratio(per_block: Array) -> float | None:
-    known = per_block[~np.isnan(per_block)]
-    return math.exp(float(known.mean())) if len(known) else None
+    return tuple(sorted(made, key=lambda one: abs(math.log(one.effect.ratio)), reverse=True))
 
 
 def _interaction(
-    table: Table, cells: Mapping[Cell, str], pair: tuple[str, ...], alone: Sequence[float | None], effect: Effect
+    table: Table,
+    cells: Mapping[Cell, str],
+    pair: tuple[str, str],
+    ratios: Sequence[float],
+    effect: Effect,
+    primary: str,
 ) -> Interaction:
-    first, second, together = (float(ratio or math.nan) for ratio in alone)
+    first, second, together = ratios
     # The one that matters more comes first: what is the other worth once it is on?
     if abs(math.log(second)) > abs(math.log(first)):
-        pair, first, second = pair[::-1], second, first
-    words = _in_words(pair[0], pair[1], first, second, together, effect) + _why(table, cells, pair[0], pair[1])
-    return Interaction(
+        pair, first, second = (pair[1], pair[0]), second, first
+    found = Interaction(
         first=pair[0], second=pair[1], first_alone=first, second_alone=second, together=together,
-        expected=first * second, effect=effect, words=words,
+        expected=first * second, effect=effect, metric=primary, words="",
     )  # fmt: skip
+    why = _why(table, cells, *pair) if found.kind == SUB_ADDITIVE else ""
+    return replace(found, words=_in_words(found) + why)
 
 
-def _in_words(first: str, second: str, first_alone: float, second_alone: float, together: float, effect: Effect) -> str:
-    left = together / first_alone
-    said = (
-        f"{first} alone takes it to {first_alone:.2f}, {second} alone to {second_alone:.2f}. Both together: "
-        f"{together:.2f}; independent effects would have given {first_alone * second_alone:.2f}. So {second} is worth "
-        f"{_change(second_alone)} alone and {_change(left)} once {first} is on"
+def _in_words(found: Interaction) -> str:
+    ends = {
+        SUB_ADDITIVE: ": together they bring less than the product (they overlap, sub-additive). ",
+        SUPER_ADDITIVE: ": together they bring more than the product (super-additive). ",
+    }
+    return (
+        f"{found.first} alone takes it to {found.first_alone:.2f}, {found.second} alone to {found.second_alone:.2f}. "
+        f"Both together: {found.together:.2f}; independent effects would have given {found.expected:.2f}. So "
+        f"{found.second} is worth {_change(found.second_alone)} alone and "
+        f"{_change(found.together / found.first_alone)} once {found.first} is on"
+        + ends.get(found.kind, ", a difference that these blocks cannot tell from none. ")
     )
-    if not effect.excludes_one():
-        return said + ", a difference that these blocks cannot tell from none. "
-    return said + (": they overlap (sub-additive). " if _shrinks(second_alone, left) else ": they help each other. ")
-
-
-def _shrinks(alone: float, left: float) -> bool:
-    return abs(math.log(left)) < abs(math.log(alone)) or (alone < 1) != (left < 1)
 
 
 def _change(ratio: float) -> str:
@@ -94,10 +94,11 @@ def _change(ratio: float) -> str:
 def _why(table: Table, cells: Mapping[Cell, str], first: str, second: str) -> str:
     """Name the counter that the second takes away and that the first alone leaves little of."""
     best: tuple[float, str] | None = None
-    counts = {key: _counts(table, cells[cell]) for key, cell in
-              (("neither", frozenset()), ("first", frozenset({first})), ("second", frozenset({second})))}  # fmt: skip
-    for name, before in counts["neither"].items():
-        after, left = counts["second"].get(name, 0.0), counts["first"].get(name, 0.0)
+    neither, one, other = (
+        _counts(table, cells[cell]) for cell in (frozenset(), frozenset({first}), frozenset({second}))
+    )
+    for name, before in neither.items():
+        after, left = other.get(name, 0.0), one.get(name, 0.0)
         if before >= 1000 and after < 0.5 * before and left < 0.5 * before:
             size = (before - after) * (before - left) / before**2
             words = (
@@ -117,8 +118,12 @@ def _counts(table: Table, column: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Contrasts:
-    """A factorial's effects as one number a block: mains [blocks, toggles] and pairs [blocks, pairs]."""
+    """A factorial's effects as one number a block: mains [blocks, toggles] and pairs [blocks] by name.
 
+    `half`: which half of a half-fraction each block tried; None for a full factorial.
+    """
+
+    half: NDArray[np.bool_] | None
     toggles: list[str]
     mains: Array
     pairs: dict[tuple[str, str], Array]
@@ -131,12 +136,13 @@ def contrasts_of(table: Table, run: Row, cells: Mapping[Cell, str]) -> Contrasts
     other in the other half: over an even number of blocks that cancels.
     """
     toggles = _toggles(run, cells)
-    if run["design"] not in FACTORIALS or len(toggles) < 2:
+    halved = run["design"] == "half-fraction"
+    if run["design"] not in FACTORIALS or not toggles or (halved and len(toggles) < contrasts.LEAST_HALVED):
         return None
     grid = contrasts.cells(len(toggles))
-    halves = contrasts.half_fractions(len(toggles)) if run["design"] == "half-fraction" else (grid,)
     if {_cell(row, toggles) for row in grid.tolist()} - set(cells):
         return None
+    halves = contrasts.half_fractions(len(toggles)) if halved else (grid,)
     columns = table.columns(table.logs(run["primary"]))
     mains = np.full((len(table.blocks), len(toggles)), np.nan)
     pairs: dict[tuple[str, str], Array] = {}
@@ -151,38 +157,37 @@ def contrasts_of(table: Table, run: Row, cells: Mapping[Cell, str]) -> Contrasts
         for (first, second), column in zip(names, contrasts.per_block(values, pair_weights).T, strict=True):
             key = (toggles[first], toggles[second])
             pairs.setdefault(key, np.full(len(table.blocks), np.nan))[here] = column
-    return Contrasts(toggles, mains, pairs)
+    return Contrasts(np.array(table.blocks) % 2 == 0 if halved else None, toggles, mains, pairs)
 
 
-def mains(table: Table, run: Row, found: Contrasts | None, withheld: bool) -> tuple[Main, ...]:
+def _effect_of(column: Array, found: Contrasts, table: Table, margin: float, level: float) -> Effect | None:
+    if found.half is None:
+        return effect_of(column, table.per_block, margin, level)
+    return effect_of_halves(column[found.half], column[~found.half], table.per_block, margin, level)
+
+
+def mains(table: Table, run: Row, found: Contrasts | None, withheld: str | None) -> tuple[Main, ...]:
     """Return main effects with their verdicts, Holm over the toggles."""
     if found is None:
         return ()
     level = LEVEL / len(found.toggles)
-    effects = [effect_of(column, table.per_block, run["margin"], level) for column in found.mains.T]
-    known = _adjusted(effects, estimate.holm)
+    effects = [_effect_of(column, found, table, run["margin"], level) for column in found.mains.T]
+    measured = [(toggle, e) for toggle, e in zip(found.toggles, effects, strict=True) if e is not None]
+    known = adjusted([effect for _, effect in measured], estimate.holm)
     return tuple(
-        Main(toggle=t, effect=e, verdict=verdict_of(e, run["primary"], run["margin"], withheld))
-        for t, e in zip(found.toggles, known, strict=True)
-        if e is not None
+        Main(toggle=toggle, effect=effect, verdict=verdict_of(effect, run["primary"], run["margin"], withheld))
+        for (toggle, _), effect in zip(measured, known, strict=True)
     )
 
 
-def pairs(table: Table, run: Row, found: Contrasts | None) -> dict[tuple[str, str], Effect]:
-    """Return interactions averaged over the other toggles: exploratory, Benjamini-Hochberg."""
+def pairs(table: Table, run: Row, found: Contrasts | None) -> dict[str, Effect]:
+    """Return by "one x other" interactions averaged over the other toggles: exploratory, Benjamini-Hochberg."""
     if found is None:
         return {}
-    effects = [effect_of(column, table.per_block, run["margin"], LEVEL) for column in found.pairs.values()]
-    known = _adjusted(effects, estimate.benjamini_hochberg)
-    return {pair: effect for pair, effect in zip(found.pairs, known, strict=True) if effect is not None}
-
-
-def _adjusted(effects: Sequence[Effect | None], adjust: Callable[[list[float]], Array]) -> list[Effect | None]:
-    p = adjust([math.nan if e is None or e.p is None else e.p for e in effects])
-    return [
-        e if e is None else replace(e, p_adjusted=None if math.isnan(value) else float(value))
-        for e, value in zip(effects, p, strict=True)
-    ]
+    effects = [_effect_of(column, found, table, run["margin"], LEVEL) for column in found.pairs.values()]
+    measured = [(" x ".join(pair), e) for pair, e in zip(found.pairs, effects, strict=True) if e is not None]
+    known = adjusted([effect for _, effect in measured], estimate.benjamini_hochberg)
+    return {name: effect for (name, _), effect in zip(measured, known, strict=True)}
 
 
 def attribution(table: Table, run: Row, cells: Mapping[Cell, str], found: Contrasts | None) -> Attribution | None:
@@ -194,7 +199,10 @@ def attribution(table: Table, run: Row, cells: Mapping[Cell, str], found: Contra
     values = np.stack([columns[cells[_cell(row, toggles)]] for row in grid.tolist()], axis=1)
     total = values[:, -1] - values[:, 0]
     shapley = contrasts.per_block(values, contrasts.shapley_weights(grid))
-    least, greatest = contrasts.order_range(np.nanmean(values, axis=0))
+    whole_blocks = values[~np.isnan(values).any(1)]
+    if len(whole_blocks) < estimate.INTERVAL_BLOCKS:
+        return None
+    least, greatest = contrasts.order_range(whole_blocks.mean(0))  # the same blocks for every cell
     effects = [
         [effect_of(column[:, j], table.per_block, run["margin"], LEVEL) for column in (found.mains, shapley)]
         for j in range(len(toggles))
@@ -210,8 +218,9 @@ def attribution(table: Table, run: Row, cells: Mapping[Cell, str], found: Contra
         for j, (toggle, (main, value)) in enumerate(zip(toggles, effects, strict=True))
         if main is not None and value is not None
     )  # fmt: skip
-    trial_sd = spread(found.mains[:, 0]) * math.sqrt(len(grid)) / 2
-    noise = contrasts.noise_range(trial_sd, len(values), len(toggles))
+    variance = float(np.mean([spread(column) ** 2 for column in found.mains.T]))  # of a main effect
+    trial_sd = math.sqrt(variance * len(grid)) / 2
+    noise = contrasts.noise_range(trial_sd, len(whole_blocks), len(toggles))
     return Attribution(total=whole, shares=shares, noise_range=noise)
 
 

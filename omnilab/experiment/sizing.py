@@ -20,7 +20,7 @@ from omnilab.experiment import power
 from omnilab.experiment.blocks import MOST_SIZED, BlockRule, Fixed, Looks, SizedByNoise
 from omnilab.experiment.design import FACTORIALS
 from omnilab.experiment.effects import LEVEL
-from omnilab.experiment.estimate import LEAST_BLOCKS
+from omnilab.experiment.estimate import INTERVAL_BLOCKS, LEAST_BLOCKS
 from omnilab.experiment.plan import Plan, warm_up
 from omnilab.experiment.power import LOOKS
 from omnilab.experiment.results import read_run
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from omnilab.experiment.protocol import OpenPipeline
 
 Row: TypeAlias = Mapping[str, Any]
-LEAST = 3  # blocks; below that there is no interval worth printing
 PILOT_TRIALS = 3
 ASSUMED = (0.01, 0.02, 0.05)  # sd of a trial, where nothing is known
 AVERAGED = math.sqrt(1.5)  # sd of a variant over the mean of two baseline trials, in sds of a trial
@@ -46,10 +45,6 @@ class Noise:
     trial_s: float
     open_s: float
     source: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for run.json."""
-        return {"sd": self.sd, "df": self.df, "trial_s": self.trial_s, "open_s": self.open_s, "source": self.source}
 
 
 def noise_of_run(path: str | Path, primary: str) -> Noise:
@@ -117,8 +112,10 @@ def blocks_in(budget: str, plan: Plan, noise: Noise) -> int:
     """Return how many blocks fit into a budget ("90s", "5m", "2h"); BadInput says what would."""
     seconds = seconds_of(budget)
     fit = math.floor((seconds - _gate_s(plan, noise)) / _block_s(plan, noise))
-    if fit < 3:
-        wanted = ", ".join(f"{b} blocks take about {minutes(plan, noise, b):.1f} min" for b in (3, LEAST_BLOCKS))
+    fit -= fit % plan.cycle
+    if fit < INTERVAL_BLOCKS:
+        least = (_whole(plan, INTERVAL_BLOCKS), _whole(plan, LEAST_BLOCKS))
+        wanted = ", ".join(f"{blocks} blocks take about {minutes(plan, noise, blocks):.1f} min" for blocks in least)
         raise BadInput(f"budget: {budget} is too short for {len(plan.orders[0])} trials a block: {wanted}")
     return fit
 
@@ -162,8 +159,7 @@ def num_verdicts(plan: Plan) -> int:
 def contrast_sd(plan: Plan) -> float:
     """Return the sd of a verdict's contrast in sds of a trial: what the design makes of noise."""
     if plan.design in FACTORIALS:
-        cells = len(plan.variants) / (2 if plan.design == "half-fraction" else 1)
-        return 2 / math.sqrt(cells)
+        return 2 / math.sqrt(len(plan.variants) / plan.cycle)
     against_base = all(variant.against in (None, plan.baseline) for variant in plan.variants)
     return AVERAGED if against_base else math.sqrt(2)
 
@@ -207,23 +203,25 @@ def rule_of(experiment: Experiment, draft: Plan, noise: Noise | None) -> BlockRu
         return _to_detect(experiment.detect, draft, noise)
     if experiment.budget is not None:
         seconds_of(experiment.budget)
-        return Fixed(_even(draft, blocks_in(experiment.budget, draft, noise))) if noise else draft.rule
+        return Fixed(blocks_in(experiment.budget, draft, noise)) if noise else draft.rule
     if experiment.looks:
         return _looks(draft)
-    default = LEAST_BLOCKS + (draft.design == "half-fraction")  # these alternate: an even number
-    return Fixed(_counted(draft, default if experiment.blocks is None else experiment.blocks))
+    return Fixed(_counted(draft, _whole(draft, LEAST_BLOCKS) if experiment.blocks is None else experiment.blocks))
 
 
 def _counted(draft: Plan, blocks: int) -> int:
-    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < LEAST:
-        raise BadInput(f"blocks: must be {LEAST} or more ({LEAST_BLOCKS} or more for a verdict), not {blocks}")
-    if draft.design == "half-fraction" and blocks % 2:
+    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < INTERVAL_BLOCKS:
+        raise BadInput(
+            f"blocks: must be {INTERVAL_BLOCKS} or more ({LEAST_BLOCKS} or more for a verdict), not {blocks}"
+        )
+    if blocks % draft.cycle:
         raise BadInput(f"blocks: half fractions alternate, so their number must be even, not {blocks}")
     return blocks
 
 
-def _even(draft: Plan, blocks: int) -> int:
-    return blocks - blocks % 2 if draft.design == "half-fraction" else blocks
+def _whole(plan: Plan, blocks: int) -> int:
+    """Return the number of blocks, or one more, in which every variant is tried equally often."""
+    return blocks + -blocks % plan.cycle
 
 
 def _to_detect(effect: float, draft: Plan, noise: Noise | None) -> BlockRule:
@@ -231,7 +229,7 @@ def _to_detect(effect: float, draft: Plan, noise: Noise | None) -> BlockRule:
         raise BadInput(f"detect: must lie between 0 and 100 %, not {100 * effect:.3g} %")
     if noise is not None:
         wanted = blocks_to_detect(effect, draft, noise, MOST_SIZED)
-        return Fixed(wanted + (wanted % 2 if draft.design == "half-fraction" else 0))
+        return Fixed(_whole(draft, wanted))
     if draft.design in FACTORIALS:
         raise BadInput(f"detect: a {draft.design} is sized from an earlier run's noise: give noise_from, or blocks")
     return SizedByNoise(effect)

@@ -61,8 +61,9 @@ class Table:
         return found
 
     def logs(self, metric: str) -> Array:
-        """Return the logs of a metric; what is not positive is missing."""
-        values = self.matrix(lambda row: row["metrics"].get(metric))
+        """Return the logs of a metric; what is not positive is missing, and what lost spans have made too small."""
+        of_spans = metric == "host_ms_per_step"
+        values = self.matrix(lambda row: None if of_spans and row["spans_lost"] else row["metrics"].get(metric))
         return np.log(values, out=np.full_like(values, np.nan), where=values > 0)
 
     @cached_property

@@ -52,4 +52,4 @@ def effect_of(variant: Variant, metric: str) -> Effect | None:
 def name_of(variant: Variant, findings: Findings) -> str:
     """Return a variant's name, with what it is compared with unless that is the baseline."""
     against = variant.against
-    return variant.name if against in (None, findings.baseline_name) else f"{variant.name} (over {against})"
+    return variant.name if against in (None, findings.baseline_name) else f"{variant.name} (against {against})"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from omnilab.experiment import findings
 from omnilab.experiment.findings import Attribution, Effect, Findings, Moved, Variant
-from omnilab.experiment.prediction import in_words
 
 Row: TypeAlias = Mapping[str, Any]
 TITLES = {
@@ -80,7 +80,7 @@ def header(ours: Findings) -> list[str]:
 def rows(ours: Findings) -> list[list[str]]:
     """Return the verdict table, a row a variant."""
     mains = [
-        [f"{main.toggle} (main effect)", *([""] * (1 + len(ours.metrics))), "", "", main.verdict] for main in ours.mains
+        [f"{main.toggle}, main effect", *([""] * (1 + len(ours.metrics))), "", "", main.verdict] for main in ours.mains
     ]
     for main, row in zip(ours.mains, mains, strict=True):
         row[2 + ours.metrics.index(ours.primary)] = ratio_text(main.effect)
@@ -130,7 +130,7 @@ def moved_lines(ours: Findings) -> list[str]:
 
 
 def _said_of(variant: Variant) -> list[str]:
-    lines = [f"trial failed: {error}" for error in dict.fromkeys(variant.errors)]
+    lines = [f"trials failed: {count} x {error}" for error, count in Counter(variant.errors).items()]
     if variant.verdict == findings.FAILED_GATE:
         return [*lines, f"failed the gate ({variant.output}), no speed: {variant.difference}"]
     if variant.output == findings.BATCH_SHAPE:
@@ -140,7 +140,7 @@ def _said_of(variant: Variant) -> list[str]:
     if variant.against is None or variant.verdict == findings.NOT_MEASURED:
         return lines
     if variant.verdict == findings.NO_EFFECT:
-        return [*lines, f"had no effect: every counter equals that of {variant.against}"]
+        return [*lines, f"had no effect: no counter differs from {variant.against} by more than its own two trials do"]
     lines.append("counted: " + moved_text(variant.counters, ""))
     spans = moved_text(variant.spans, " ms")
     return [*lines, f"spans (exploratory): {spans}" if spans else "no span sum moved beyond the noise"]
@@ -164,16 +164,30 @@ def predicted_lines(ours: Findings) -> list[str]:
     for variant in ours.variants:
         if variant.predicted is None:
             continue
-        wall = variant.effects.get("wall_s")
-        least = wall.mde * wall.before if wall and wall.mde is not None and wall.before is not None else None
         counts = [
             f"{name} {before:,} -> {after:,} (measured {_span(variant.predicted.measured[name])})"
             for name, (before, after) in variant.predicted.counts.items()
             if before != after
         ]
-        said = "; ".join(["no counted quantity changes", *counts][bool(counts) :])
-        lines.append(f"**{variant.name}**: {said}; {in_words(variant.predicted, least)}")
+        parts = [*(counts or ["no counted quantity changes"]), *_host_seconds(variant)]
+        lines.append(f"**{variant.name}**: " + "; ".join(parts))
     return lines
+
+
+def _host_seconds(variant: Variant) -> list[str]:
+    """Say predicted and measured host seconds, and of a null whether it was to be expected."""
+    found, wall = variant.predicted, variant.effects.get("wall_s")
+    if found is None or found.host_s is None or found.measured_host_s is None:
+        return []
+    said = f"predicted {found.host_s:+.3f} s of host work a trial, measured {found.measured_host_s:+.3f} s"
+    null = variant.verdict in (findings.INCONCLUSIVE, findings.EQUIVALENT)
+    if not null or wall is None or wall.mde is None or wall.before is None:
+        return [said]
+    least = wall.mde * wall.before
+    shown = f"the {least:.2f} s of wall time that can be shown"
+    if abs(found.host_s) < least:
+        return [f"{said}: less than {shown}, so lengths foretell a null"]
+    return [f"{said}: more than {shown}, so a null surprises"]
 
 
 def _span(pair: tuple[float, float]) -> str:
@@ -188,9 +202,8 @@ def sharing_lines(ours: Findings) -> list[str]:
         for found in ours.interactions
     ]
     lines += [
-        f"**{first} x {second}**, averaged over the others (exploratory): {ratio_text(effect)}, "
-        f"adjusted p {_p(effect.p_adjusted)}"
-        for (first, second), effect in ours.pairs.items()
+        f"**{pair}**, averaged over the others (exploratory): {ratio_text(effect)}, adjusted p {_p(effect.p_adjusted)}"
+        for pair, effect in ours.pairs.items()
     ]
     return lines + ([] if ours.attribution is None else attribution_lines(ours.attribution))
 
@@ -207,8 +220,8 @@ def main_lines(ours: Findings) -> list[str]:
 def attribution_lines(ours: Attribution) -> list[str]:
     """Say the Shapley values of a factorial."""
     lines = [
-        f"All on: {ratio_text(ours.total)}. By noise alone, orders of turning toggles on spread a toggle's worth over "
-        f"{100 * ours.noise_range:.1f} %."
+        f"All of these on: {ratio_text(ours.total)}. By noise alone, orders of turning toggles on spread a toggle's "
+        f"worth over {100 * ours.noise_range:.1f} % on average."
     ]
     for share in ours.shares:
         part = "no share: the total is not clear of 1"

@@ -113,9 +113,9 @@ def test_factorials_give_verdicts_on_main_effects_and_shares_that_add_up(run, sc
     strongest = found.interactions[0]
     assert {strongest.first, strongest.second} == BOTH
     assert strongest.effect.ratio == pytest.approx(1.25, rel=0.05)
-    assert "they overlap (sub-additive)" in strongest.words
+    assert "(they overlap, sub-additive)" in strongest.words
     assert "elements_visited" not in strongest.words  # prefill-only leaves them in this script
-    assert found.pairs["prefill_only_hidden_states", "shallow_merge"].p_adjusted < 0.05
+    assert found.pairs["prefill_only_hidden_states x shallow_merge"].p_adjusted < 0.05
 
 
 def test_half_fractions_find_the_same_with_half_the_trials(run, script):
@@ -258,6 +258,18 @@ def test_carries_and_limits_are_said(run):
     )
     assert "not exercised: copies between device and host" in text
     assert "RTF" not in text.split("## ")[0]  # never in the headline of a CPU
+
+
+def test_a_gate_without_audio_or_image_is_said_to_be_blind(run):
+    from omnilab.prompt import Sampling
+    from omnilab.workload import Workload
+
+    text = Workload.prompts(["Tell me about rivers."], Sampling(max_text_tokens=4, max_frames=4))
+    assert "the gate had no prompt with audio or image" in run(gate_prompts=text).markdown()
+
+
+def test_the_usual_gate_is_not_blind(run):
+    assert "the gate had no prompt" not in run().markdown()
 
 
 def test_guards_mark_and_never_drop(small, script, tmp_path, monkeypatch):

@@ -37,8 +37,8 @@ LONG = "prefill_only_hidden_states and shallow_merge and idle_skip and async_sav
 METRICS = ("wall_s", "ttft_ms", "host_ms_per_step")
 
 
-def effect(ratio, low=None, high=None):
-    return Effect(ratio, low, high, 8, p=0.01, p_adjusted=0.03, mde=0.02)
+def effect(ratio, low=None, high=None, p_adjusted=0.03):
+    return Effect(ratio, low, high, 8, p=0.01, p_adjusted=p_adjusted, mde=0.02)
 
 
 def around(ratio, percent=4):
@@ -48,7 +48,7 @@ def around(ratio, percent=4):
 def variant(name, verdict=FASTER, found=None, against=BASE, **changes):
     effects = dict.fromkeys(METRICS, found) if found else {}
     given = {
-        "toggles": (name,), "claims": (), "output": SAME, "difference": None, "errors": (), "trials": 8,
+        "toggles": (name,), "output": SAME, "difference": None, "errors": (), "trials": 8,
         "primary": True, "growth": None, "spans": (), "predicted": None, "carries": "", "carries_short": "",
         "counters": (Moved("talker/runner/elements_visited", 3_211_000.0, 0.0, exact=True),),
     }  # fmt: skip
@@ -106,7 +106,7 @@ def share(toggle, ratio, least, greatest, part):
 def interaction(first, second, effect_found=None):
     return Interaction(
         first=first, second=second, first_alone=0.42, second_alone=0.84, together=0.41, expected=0.353,
-        effect=effect_found or effect(1.16, 1.09, 1.24),
+        effect=effect_found or effect(1.16, 1.09, 1.24), metric="wall_s",
         words=f"{second} alone takes 16 % off wall time, but only 2 % once {first} is on: both cut the same lists.",
     )  # fmt: skip
 
@@ -369,19 +369,19 @@ def test_waterfall_goes_from_the_baseline_to_all_on(drawn):
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "said", "coloured"),
+    ("found", "metric", "said", "coloured"),
     [
-        (effect(1.16, 1.09, 1.24), 0.353, "sub-additive", True),
-        (effect(0.9, 0.85, 0.95), 0.353, "super-additive", True),
-        (effect(0.9, 0.85, 0.95), 1.4, "sub-additive", True),  # two throughputs, worth less together
-        (effect(1.02, 0.97, 1.07), 0.353, "no interaction shown", False),
-        (effect(1.16), 0.353, "no interaction shown", False),
+        (effect(1.16, 1.09, 1.24), "wall_s", "sub-additive", True),
+        (effect(0.9, 0.85, 0.95), "wall_s", "super-additive", True),
+        (effect(0.9, 0.85, 0.95), "audio_throughput", "sub-additive", True),  # worth less together
+        (effect(1.16, 1.01, 1.3, p_adjusted=0.2), "wall_s", "no interaction shown", False),  # clear before adjusting
+        (effect(1.16, p_adjusted=None), "wall_s", "no interaction shown", False),
     ],
 )
-def test_two_by_two_says_what_the_gap_is(found, expected, said, coloured):
+def test_two_by_two_says_what_the_gap_is(found, metric, said, coloured):
     cells = interaction("first", "second", found)
     svg = figures.two_by_two(
-        Interaction(**{name: getattr(cells, name) for name in cells.__slots__} | {"expected": expected}), "CPU time"
+        Interaction(**{name: getattr(cells, name) for name in cells.__slots__} | {"metric": metric}), "CPU time"
     )
     assert said in " ".join(texts(svg))
     assert (figures.VERMILION in svg) == coloured
