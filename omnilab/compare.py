@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from omnilab.command import DONE, FAILED, run_typer
-from omnilab.experiment import words
-from omnilab.experiment.bundle import opened
-from omnilab.experiment.comparison import Comparison, Pair
-from omnilab.experiment.comparison import compare as compare_reports
-from omnilab.experiment.report import WIDTH, Report
+from omnilab.experiment.checks.bundle import opened
+from omnilab.experiment.checks.comparison import Comparison, Pair
+from omnilab.experiment.checks.comparison import compare as compare_reports
+from omnilab.experiment.reports import words
+from omnilab.experiment.reports.report import WIDTH, Report
 from omnilab.experiment.results import strict_json
 
 FORCED = "NOT COMPARABLE: "  # before every line of a comparison by force

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from omnilab.command import run_typer
-from omnilab.experiment import bundle
+from omnilab.experiment.checks import bundle
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from omnilab.command import DONE, FAILED, run_typer
-from omnilab.experiment.bundle import opened
-from omnilab.experiment.verification import Verification
-from omnilab.experiment.verification import verify as verify_folder
+from omnilab.experiment.checks.bundle import opened
+from omnilab.experiment.checks.verification import Verification
+from omnilab.experiment.checks.verification import verify as verify_folder
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 

@@ -55,6 +55,21 @@ def test_imports_point_one_way(path):
             assert RANK[parts[1]] <= RANK[room(path)], f"{identity(path)} imports {name}"
 
 
+WITHIN = ("statistics", "analysis", "reports", "checks")  # folders of the experiment room, each may import those before
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parent.name in WITHIN], ids=identity)
+def test_folders_of_the_experiment_room_import_one_way(path):
+    later = WITHIN[WITHIN.index(path.parent.name) + 1 :]
+    assert not [name for name in imports(path) if name.startswith(tuple(f"omnilab.experiment.{f}." for f in later))]
+
+
+def test_statistics_know_nothing_of_omnilab():
+    for path in (PACKAGE / "experiment" / "statistics").glob("*.py"):
+        outside = [n for n in imports(path) if n.startswith("omnilab") and "experiment.statistics" not in n]
+        assert not outside
+
+
 @pytest.mark.parametrize("path", [p for p in MODULES if room(p) in ("engine", "model", "transfer")], ids=identity)
 def test_stages_import_no_toggle(path):
     assert not [name for name in imports(path) if name.startswith(("omnilab.toggles", "omnilab.toggle."))]
@@ -78,8 +93,8 @@ LIGHT = (
     "omnilab.workload",
     "omnilab.trial",
     "omnilab.cli",
-    "omnilab.experiment.analysis",
-    "omnilab.experiment.report",
+    "omnilab.experiment.analysis.analyse",
+    "omnilab.experiment.reports.report",
     "omnilab.experiment.experiment",
     "omnilab.verify",
     "omnilab.pack",

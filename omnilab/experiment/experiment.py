@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from omnilab.errors import BadInput, RunFolderError
 from omnilab.experiment import machine
-from omnilab.experiment.blocks import Fixed, rule_from
+from omnilab.experiment.analysis.blocks import Fixed, rule_from
 from omnilab.experiment.design import Variant
-from omnilab.experiment.estimate import LEAST_BLOCKS
 from omnilab.experiment.plan import Plan, make_plan, uses_cuda
 from omnilab.experiment.protocol import Bench, OpenPipeline, Progress, Silent, measure
-from omnilab.experiment.report import Report, write_reports
+from omnilab.experiment.reports.report import Report, write_reports
 from omnilab.experiment.results import RunFolder, check_folder, read_run, refuse_another
 from omnilab.experiment.sizing import PILOT_TRIALS, Noise, noise_of_run, pilot, plan_lines, rule_of
+from omnilab.experiment.statistics.estimate import LEAST_BLOCKS
 from omnilab.toggle import Toggle
 from omnilab.workload import Workload
 

@@ -14,8 +14,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from omnilab.experiment.analysis.findings import (
+    BATCH_SHAPE,
+    NOT_COMPARED,
+    OTHER_OUTPUT,
+    OTHER_SAMPLES,
+    OTHER_WORK,
+    SAME,
+)
 from omnilab.experiment.design import AGAIN
-from omnilab.experiment.findings import BATCH_SHAPE, NOT_COMPARED, OTHER_OUTPUT, OTHER_SAMPLES, OTHER_WORK, SAME
 from omnilab.experiment.results import aborted
 from omnilab.trial import RequestRecord, Trial
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from omnilab.errors import BadInput, ToggleUnavailable
 from omnilab.experiment import design
-from omnilab.experiment.blocks import BlockRule
+from omnilab.experiment.analysis.blocks import BlockRule
 from omnilab.experiment.design import AGAIN, Variant
 from omnilab.experiment.results import plan_hash
 from omnilab.metrics import VERDICT_METRICS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from omnilab.errors import BadInput, Error
 from omnilab.experiment import gate, guards
-from omnilab.experiment.blocks import planned_blocks
+from omnilab.experiment.analysis.blocks import planned_blocks
 from omnilab.experiment.design import AGAIN
 from omnilab.experiment.machine import usable_cores
 from omnilab.experiment.plan import Plan, uses_cuda, warm_up

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from omnilab.errors import BadInput
-from omnilab.experiment import power
-from omnilab.experiment.blocks import MOST_SIZED, BlockRule, Fixed, Looks, SizedByNoise
+from omnilab.experiment.analysis.blocks import MOST_SIZED, BlockRule, Fixed, Looks, SizedByNoise
+from omnilab.experiment.analysis.effects import LEVEL
+from omnilab.experiment.analysis.table import Array, Table
 from omnilab.experiment.design import FACTORIALS
-from omnilab.experiment.effects import LEVEL
-from omnilab.experiment.estimate import INTERVAL_BLOCKS, LEAST_BLOCKS
 from omnilab.experiment.plan import Plan, warm_up
-from omnilab.experiment.power import LOOKS
 from omnilab.experiment.results import read_run
-from omnilab.experiment.table import Array, Table
+from omnilab.experiment.statistics import power
+from omnilab.experiment.statistics.estimate import INTERVAL_BLOCKS, LEAST_BLOCKS
+from omnilab.experiment.statistics.power import LOOKS
 
 if TYPE_CHECKING:
     from omnilab.experiment.experiment import Experiment

@@ -11,9 +11,9 @@ from typing import Any
 from omnilab.errors import BadInput
 from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.protocol import Progress
-from omnilab.experiment.report import Report
+from omnilab.experiment.reports.report import Report
+from omnilab.experiment.reports.sweep_report import Axes, SweepReport
 from omnilab.experiment.results import check_folder
-from omnilab.experiment.sweep_report import Axes, SweepReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from omnilab.experiment.experiment import Experiment
-from omnilab.experiment.report import Report
+from omnilab.experiment.reports.report import Report
 from omnilab.record import CounterRow, SpanRow
 from omnilab.toggles import THE_FOUR
 from omnilab.trial import RequestRecord, Trial

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from omnilab.experiment.analysis import analyse
-from omnilab.experiment.report import Report
+from omnilab.experiment.analysis.analyse import analyse
+from omnilab.experiment.reports.report import Report
 
 FOUR = ("async_save", "prefill_only_hidden_states", "idle_skip", "shallow_merge")
 BOTH = frozenset({"prefill_only_hidden_states", "shallow_merge"})

@@ -17,9 +17,9 @@ from packaging.requirements import Requirement
 from omnilab import pack as command
 from omnilab import verify as verify_command
 from omnilab.errors import BadInput, RunFolderError
-from omnilab.experiment import bundle
-from omnilab.experiment.report import Report
-from omnilab.experiment.verification import verify
+from omnilab.experiment.checks import bundle
+from omnilab.experiment.checks.verification import verify
+from omnilab.experiment.reports.report import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAWN = Report.figures

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from omnilab import compare as command
-from omnilab.experiment import bundle
-from omnilab.experiment.comparison import CANNOT_TELL, DIFFERS, REPEATS, compare, ratio_of
-from omnilab.experiment.estimate import estimate, slope_factor
-from omnilab.experiment.report import Report
+from omnilab.experiment.checks import bundle
+from omnilab.experiment.checks.comparison import CANNOT_TELL, DIFFERS, REPEATS, compare, ratio_of
+from omnilab.experiment.reports.report import Report
+from omnilab.experiment.statistics.estimate import estimate, slope_factor
 from omnilab.workload import Workload, closed, poisson
 
 TOGGLES = ("async_save", "shallow_merge")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from omnilab.experiment.contrasts import (
+from omnilab.experiment.statistics.contrasts import (
     cells,
     factorial_weights,
     half_fractions,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from omnilab.experiment.estimate import (
+from omnilab.experiment.statistics.estimate import (
     Estimate,
     benjamini_hochberg,
     clip_outliers,

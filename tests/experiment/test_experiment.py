@@ -8,7 +8,7 @@ import pytest
 
 from omnilab.errors import BadInput, ModelNotFound, RunFolderError, ToggleConflict, ToggleUnavailable
 from omnilab.experiment.plan import GATE_TOKENS, warm_up
-from omnilab.experiment.report import Report
+from omnilab.experiment.reports.report import Report
 from omnilab.toggle import Toggle
 from omnilab.workload import Workload
 

@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from omnilab.experiment import figures, words
-from omnilab.experiment.findings import (
+from omnilab.experiment.analysis.findings import (
     BASELINE,
     EQUIVALENT,
     FAILED_GATE,
@@ -29,7 +28,8 @@ from omnilab.experiment.findings import (
     Share,
     Variant,
 )
-from omnilab.experiment.page import page
+from omnilab.experiment.reports import figures, words
+from omnilab.experiment.reports.page import page
 
 BASE = "BEFORE_1378"
 NASTY = 'a<b&"c"$x_1$ id="point-0" #010203'

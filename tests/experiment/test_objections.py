@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from omnilab.experiment import estimate
-from omnilab.experiment.analysis import analyse
+from omnilab.experiment.analysis.analyse import analyse
 from omnilab.experiment.gate import excused, first_difference, output_class
-from omnilab.experiment.report import Report
+from omnilab.experiment.reports.report import Report
+from omnilab.experiment.statistics import estimate
 from omnilab.trial import RequestRecord, Trial
 
 FOUR = ("async_save", "prefill_only_hidden_states", "idle_skip", "shallow_merge")

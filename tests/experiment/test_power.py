@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from omnilab.experiment.estimate import slope_factor
-from omnilab.experiment.power import (
+from omnilab.experiment.statistics.estimate import slope_factor
+from omnilab.experiment.statistics.power import (
     LOOKS,
     blocks_after_five,
     blocks_for,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from omnilab import verify
-from omnilab.experiment.bundle import opened
-from omnilab.experiment.report import Report
+from omnilab.experiment.checks.bundle import opened
+from omnilab.experiment.reports.report import Report
 
 KEPT = sorted((Path(__file__).resolve().parents[2] / "experiments" / "results").glob("*.zip"))
 

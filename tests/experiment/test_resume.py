@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omnilab.errors import RunFolderError
-from omnilab.experiment.report import Report
+from omnilab.experiment.reports.report import Report
 from omnilab.experiment.results import RunFolder
 
 

@@ -14,14 +14,14 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from omnilab.experiment.contrasts import (
+from omnilab.experiment.statistics.contrasts import (
     cells,
     factorial_weights,
     interaction_weights,
     per_block,
     shapley_weights,
 )
-from omnilab.experiment.estimate import (
+from omnilab.experiment.statistics.estimate import (
     LEVEL,
     benjamini_hochberg,
     clip_outliers,
@@ -32,7 +32,7 @@ from omnilab.experiment.estimate import (
     remove_slope,
     t_summary,
 )
-from omnilab.experiment.power import LOOKS, blocks_after_five, decided, mde
+from omnilab.experiment.statistics.power import LOOKS, blocks_after_five, decided, mde
 from tests.experiment.noise import HEAVY_TAILED, KINDS, simulate
 
 Array = NDArray[np.float64]

@@ -8,7 +8,7 @@ import pytest
 
 from omnilab import recipes
 from omnilab.errors import BadInput
-from omnilab.experiment import laws
+from omnilab.experiment.analysis import laws
 from omnilab.experiment.sweep import Sweep, refuse_lengths
 from omnilab.pipeline import Pipeline
 from omnilab.workload import Workload

@@ -11,9 +11,9 @@ import pytest
 
 from omnilab import verify as command
 from omnilab.errors import RunFolderError
-from omnilab.experiment.differences import compared
-from omnilab.experiment.report import Report
-from omnilab.experiment.verification import verify
+from omnilab.experiment.checks.differences import compared
+from omnilab.experiment.checks.verification import verify
+from omnilab.experiment.reports.report import Report
 from omnilab.metrics import HOST_SPANS
 from omnilab.record import CounterRow, SpanRow
 from omnilab.trial import Trial

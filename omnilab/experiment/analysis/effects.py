@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from omnilab.experiment import estimate, findings, power
-from omnilab.experiment.estimate import Estimate
-from omnilab.experiment.findings import Effect
-from omnilab.experiment.table import Array, Table, mean
+from omnilab.experiment.analysis import findings
+from omnilab.experiment.analysis.findings import Effect
+from omnilab.experiment.analysis.table import Array, Table, mean
+from omnilab.experiment.statistics import estimate, power
+from omnilab.experiment.statistics.estimate import Estimate
 from omnilab.metrics import THROUGHPUTS
 
 LEVEL = 0.05

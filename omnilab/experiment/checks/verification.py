@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from omnilab.errors import RunFolderError
-from omnilab.experiment import recount
-from omnilab.experiment.agreement import occupants_check, order_check, plan_check, where
-from omnilab.experiment.differences import NOTHING, Check, Difference, brief
-from omnilab.experiment.outputs import outputs_check
-from omnilab.experiment.recount import Rows
-from omnilab.experiment.report import Report
+from omnilab.experiment.checks import recount
+from omnilab.experiment.checks.agreement import occupants_check, order_check, plan_check, where
+from omnilab.experiment.checks.differences import NOTHING, Check, Difference, brief
+from omnilab.experiment.checks.outputs import outputs_check
+from omnilab.experiment.checks.recount import Rows
+from omnilab.experiment.reports.report import Report
 from omnilab.experiment.results import COLUMNS, read_run
 
 Row: TypeAlias = Mapping[str, Any]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from omnilab.experiment import laws
-from omnilab.experiment.effects import Comparison
-from omnilab.experiment.findings import Predicted
-from omnilab.experiment.table import Table, mean
+from omnilab.experiment.analysis import laws
+from omnilab.experiment.analysis.effects import Comparison
+from omnilab.experiment.analysis.findings import Predicted
+from omnilab.experiment.analysis.table import Table, mean
 
 Row: TypeAlias = Mapping[str, Any]
 LAWFUL = frozenset({"async_save", "prefill_only_hidden_states", "idle_skip", "shallow_merge", "override_rows"})

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from omnilab.experiment import verdicts, words
-from omnilab.experiment.findings import (
+from omnilab.experiment.analysis.findings import (
     FAILED_GATE,
     FASTER,
     NO_INTERACTION,
@@ -30,6 +29,7 @@ from omnilab.experiment.findings import (
     Interaction,
     Share,
 )
+from omnilab.experiment.reports import verdicts, words
 from omnilab.metrics import THROUGHPUTS
 
 if TYPE_CHECKING:

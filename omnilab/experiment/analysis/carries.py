@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from omnilab.experiment.findings import Effect
+from omnilab.experiment.analysis.findings import Effect
 
 Row: TypeAlias = Mapping[str, Any]
 FRAME_MS = 80.0  # of audio

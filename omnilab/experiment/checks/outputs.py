@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from omnilab.experiment.agreement import where
-from omnilab.experiment.analysis import COMPARISONS
+from omnilab.experiment.checks.agreement import where
+from omnilab.experiment.checks.differences import NOTHING, Check, Difference, compared
+from omnilab.experiment.checks.recount import Rows
 from omnilab.experiment.design import AGAIN
-from omnilab.experiment.differences import NOTHING, Check, Difference, compared
-from omnilab.experiment.gate import EQUAL, first_difference
-from omnilab.experiment.recount import Rows
+from omnilab.experiment.gate import COMPARISONS, EQUAL, first_difference
 from omnilab.experiment.results import aborted
 from omnilab.trial import Trial
 
@@ -61,8 +60,8 @@ def _again(ours: Rows, base: Rows, exact: Sequence[str], line: Row) -> dict[str,
     equal = {what: all(new[i] == old[i] for new, old in pairs) for i, what in enumerate(EQUAL)}
     other_work, differs = (_other_work(ours, base, promised) for promised in (frozenset(), frozenset(exact)))
     differs = differs or any(not equal[what] for what in exact if what != "samples")
-    if not differs and "samples" in exact and not equal["samples"]:
-        differs = line["difference"] is not None  # within the tolerance or not: hashes do not say
+    if not differs and not equal["samples"]:
+        differs = line["difference"] is not None  # within the tolerance, as loud: hashes do not say
     return {
         "equal": equal, "differing": sum(new != old for new, old in pairs), "requests": len(ours.records),
         "same_work": not (differs and other_work), "difference": differs,

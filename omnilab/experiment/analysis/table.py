@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from omnilab.experiment import estimate
 from omnilab.experiment.design import AGAIN
+from omnilab.experiment.statistics import estimate
 
 Array: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = Mapping[str, Any]

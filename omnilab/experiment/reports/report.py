@@ -12,9 +12,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from omnilab.errors import RunFolderError
-from omnilab.experiment import figures, page, words
-from omnilab.experiment.analysis import analyse
-from omnilab.experiment.findings import FAILED_GATE, Findings, Variant
+from omnilab.experiment.analysis.analyse import analyse
+from omnilab.experiment.analysis.findings import FAILED_GATE, Findings, Variant
+from omnilab.experiment.reports import figures, page, words
 from omnilab.experiment.results import plain, read_run, write_synced
 from omnilab.metrics import METRICS
 

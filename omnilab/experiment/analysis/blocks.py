@@ -11,10 +11,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from omnilab.experiment import gate, power
-from omnilab.experiment.effects import LEVEL, Comparison, looked
-from omnilab.experiment.estimate import LEAST_BLOCKS
-from omnilab.experiment.table import Table
+from omnilab.experiment import gate
+from omnilab.experiment.analysis.effects import LEVEL, Comparison, looked
+from omnilab.experiment.analysis.table import Table
+from omnilab.experiment.statistics import power
+from omnilab.experiment.statistics.estimate import LEAST_BLOCKS
 
 Row: TypeAlias = Mapping[str, Any]
 MOST_SIZED = 30

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from omnilab.experiment import estimate, findings, gate, sharing
-from omnilab.experiment.blocks import planned_blocks
-from omnilab.experiment.carries import carries, in_short, limits
-from omnilab.experiment.design import AGAIN, FACTORIALS
-from omnilab.experiment.effects import (
+from omnilab.experiment import gate
+from omnilab.experiment.analysis import findings, sharing
+from omnilab.experiment.analysis.blocks import planned_blocks
+from omnilab.experiment.analysis.carries import carries, in_short, limits
+from omnilab.experiment.analysis.effects import (
     NOTED,
     WITHHELD,
     Comparison,
@@ -22,11 +22,13 @@ from omnilab.experiment.effects import (
     same_of,
     verdict_of,
 )  # fmt: skip
-from omnilab.experiment.findings import Effect, Findings, Moved, Variant
-from omnilab.experiment.moved import moved_counters, moved_spans, per_stage, unsettled
-from omnilab.experiment.prediction import predicted_of
+from omnilab.experiment.analysis.findings import Effect, Findings, Moved, Variant
+from omnilab.experiment.analysis.moved import moved_counters, moved_spans, per_stage, unsettled
+from omnilab.experiment.analysis.prediction import predicted_of
+from omnilab.experiment.analysis.table import Table, mean
+from omnilab.experiment.design import AGAIN, FACTORIALS
 from omnilab.experiment.results import aborted
-from omnilab.experiment.table import Table, mean
+from omnilab.experiment.statistics import estimate
 from omnilab.metrics import VERDICT_METRICS
 
 SHOWN_ON_CPU = ("host_ms_per_step", "cpu_s", "wall_s", "ttft_ms", "audio_ttfp_ms")

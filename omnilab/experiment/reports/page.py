@@ -7,8 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from html import escape
 from string import Template
 
-from omnilab.experiment import words
-from omnilab.experiment.findings import (
+from omnilab.experiment.analysis.findings import (
     EQUIVALENT,
     FAILED_GATE,
     FASTER,
@@ -18,7 +17,8 @@ from omnilab.experiment.findings import (
     Findings,
     Interaction,
 )
-from omnilab.experiment.verdicts import ONE_CELL, Judged, judged
+from omnilab.experiment.reports import words
+from omnilab.experiment.reports.verdicts import ONE_CELL, Judged, judged
 from omnilab.metrics import METRICS
 
 DEFINITIONS = "Definitions"

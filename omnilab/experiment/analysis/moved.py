@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from omnilab.experiment import estimate
-from omnilab.experiment.effects import LEVEL, Comparison
-from omnilab.experiment.estimate import LEAST_BLOCKS
-from omnilab.experiment.findings import Moved
-from omnilab.experiment.table import Row, Table, mean
+from omnilab.experiment.analysis.effects import LEVEL, Comparison
+from omnilab.experiment.analysis.findings import Moved
+from omnilab.experiment.analysis.table import Row, Table, mean
+from omnilab.experiment.statistics import estimate
+from omnilab.experiment.statistics.estimate import LEAST_BLOCKS
 
 LEAST_SPAN_MS = 1.0  # a span that takes less in a whole trial is not looked at
 

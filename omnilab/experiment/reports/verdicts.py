@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omnilab.experiment import words
-from omnilab.experiment.findings import FAILED_GATE, NO_EFFECT, NOT_MEASURED, Effect, Findings, Variant
+from omnilab.experiment.analysis.findings import FAILED_GATE, NO_EFFECT, NOT_MEASURED, Effect, Findings, Variant
+from omnilab.experiment.reports import words
 
 ONE_CELL = "one cell"
 UNTIMED = (FAILED_GATE, NO_EFFECT, NOT_MEASURED)  # what needs no comparison of times

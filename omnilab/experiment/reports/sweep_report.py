@@ -11,12 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from omnilab.experiment import figures, laws
-from omnilab.experiment.findings import FAILED_GATE, Variant
-from omnilab.experiment.report import WIDTH, Report
+from omnilab.experiment.analysis import laws
+from omnilab.experiment.analysis.findings import FAILED_GATE, Variant
+from omnilab.experiment.analysis.table import mean
+from omnilab.experiment.reports import figures
+from omnilab.experiment.reports.report import WIDTH, Report
+from omnilab.experiment.reports.words import TITLES, ratio_text, short, verdict_text
 from omnilab.experiment.results import write_synced
-from omnilab.experiment.table import mean
-from omnilab.experiment.words import TITLES, ratio_text, short, verdict_text
 
 COLUMNS = ("wall_s", "audio_ttfp_ms", "audio_rtf", "host_ms_per_step", "cpu_s")
 NOTE = (

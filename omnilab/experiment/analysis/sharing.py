@@ -11,11 +11,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from omnilab.experiment import contrasts, estimate
+from omnilab.experiment.analysis.effects import LEVEL, adjusted, effect_of, effect_of_halves, spread, verdict_of
+from omnilab.experiment.analysis.findings import (
+    SUB_ADDITIVE,
+    SUPER_ADDITIVE,
+    Attribution,
+    Effect,
+    Interaction,
+    Main,
+    Share,
+)
+from omnilab.experiment.analysis.table import BASE, Array, Table, mean
 from omnilab.experiment.design import FACTORIALS
-from omnilab.experiment.effects import LEVEL, adjusted, effect_of, effect_of_halves, spread, verdict_of
-from omnilab.experiment.findings import SUB_ADDITIVE, SUPER_ADDITIVE, Attribution, Effect, Interaction, Main, Share
-from omnilab.experiment.table import BASE, Array, Table, mean
+from omnilab.experiment.statistics import contrasts, estimate
 
 Row: TypeAlias = Mapping[str, Any]
 Cell: TypeAlias = frozenset[str]

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 from scipy import stats
 
-from omnilab.experiment import estimate
-from omnilab.experiment.differences import compared
-from omnilab.experiment.estimate import INTERVAL_BLOCKS, LEAST_SE, LEVEL, Estimate
-from omnilab.experiment.findings import Effect, Variant
-from omnilab.experiment.report import Report
+from omnilab.experiment.analysis.findings import Effect, Variant
+from omnilab.experiment.analysis.table import Table
+from omnilab.experiment.checks.differences import compared
+from omnilab.experiment.reports.report import Report
 from omnilab.experiment.results import plain
-from omnilab.experiment.table import Table
+from omnilab.experiment.statistics import estimate
+from omnilab.experiment.statistics.estimate import INTERVAL_BLOCKS, LEAST_SE, LEVEL, Estimate
 
 Row: TypeAlias = Mapping[str, Any]
 REPEATS, DIFFERS, CANNOT_TELL = "repeats", "differs", "cannot tell"

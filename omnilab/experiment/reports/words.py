@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from omnilab.experiment import findings
-from omnilab.experiment.findings import Attribution, Effect, Findings, Moved, Variant
+from omnilab.experiment.analysis import findings
+from omnilab.experiment.analysis.findings import Attribution, Effect, Findings, Moved, Variant
 
 Row: TypeAlias = Mapping[str, Any]
 TITLES = {

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from omnilab.experiment import gate, guards
-from omnilab.experiment.blocks import rule_from
+from omnilab.experiment.analysis.blocks import rule_from
+from omnilab.experiment.checks.differences import NOTHING, Check, Difference, brief, compared
 from omnilab.experiment.design import AGAIN
-from omnilab.experiment.differences import NOTHING, Check, Difference, brief, compared
 from omnilab.experiment.results import aborted, plan_hash
 
 Row: TypeAlias = Mapping[str, Any]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from omnilab.errors import BadInput, Error, RunFolderError
-from omnilab.experiment.report import write_reports
+from omnilab.experiment.checks.verification import MANIFEST, SPANS, TABLES, read_manifest, verify
+from omnilab.experiment.reports.report import write_reports
 from omnilab.experiment.results import strict_json
-from omnilab.experiment.verification import MANIFEST, SPANS, TABLES, read_manifest, verify
 
 FORMAT = 1
 MOST_BYTES = 2 << 30  # of all files of a zip, unpacked

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from omnilab.experiment.differences import NOTHING, Difference, brief, compared
+from omnilab.experiment.checks.differences import NOTHING, Difference, brief, compared
 from omnilab.experiment.results import WHERE
 from omnilab.metrics import HOST_SPANS, PER_REQUEST, host_growth
 from omnilab.record import CounterRow, SpanRow

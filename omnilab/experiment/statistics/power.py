@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special, stats
 
-from omnilab.experiment.estimate import INTERVAL_BLOCKS, LEAST_BLOCKS, slope_factor
+from omnilab.experiment.statistics.estimate import INTERVAL_BLOCKS, LEAST_BLOCKS, slope_factor
 
 Array: TypeAlias = NDArray[np.float64]
 

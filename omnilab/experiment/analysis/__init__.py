@@ -1,0 +1,1 @@
+"""From the rows of a run to findings. Draws nothing, needs no torch."""

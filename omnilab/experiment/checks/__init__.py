@@ -1,0 +1,1 @@
+"""Is a run what it says? Verifying, packing and comparing run folders."""

@@ -1,0 +1,1 @@
+"""Numbers over blocks: estimates, contrasts, power. Needs numpy and scipy, nothing of omnilab."""
