@@ -11,6 +11,7 @@ COMMANDS = {
     "verify": "recompute a run's report from its rows; needs no torch",
     "compare": "does a second run repeat the first, and may the two be compared",
     "pack": "one zip of a run to attach to a pull request",
+    "trace": "the spans of a run as traces to open in Perfetto",
     "models": "write a named size as a Hugging Face folder",
     "check": "what this machine can run, and what to install",
 }

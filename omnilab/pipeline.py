@@ -155,7 +155,7 @@ class Pipeline:
             [tracked.record for tracked in items],
             [row for recording in recordings for row in recording.spans],
             [row for recording in recordings for row in recording.counters],
-            spans_lost=sum(recording.spans_lost for recording in recordings),
+            spans_lost={r.spans[0].stage + "/" + r.spans[0].thread: r.spans_lost for r in recordings if r.spans_lost},
             wall_s=wall_s,
             cpu_s={stage: after - cpu_before.get(stage, 0.0) for stage, after in cpu_after.items()},
             occupants=occupants,

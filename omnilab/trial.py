@@ -72,16 +72,20 @@ class Trial:
         spans: Sequence[SpanRow] = (),
         counters: Sequence[CounterRow] = (),
         *,
-        spans_lost: int = 0,
+        spans_lost: Mapping[str, int] | None = None,
         wall_s: float = 0.0,
         cpu_s: Mapping[str, float] | None = None,
         occupants: Mapping[str, Mapping[str, str]] | None = None,
         sample_rate: int = 24000,
     ) -> None:
-        """`cpu_s` is by stage, `occupants` by stage and seam, as each stage process reported them."""
+        """`spans_lost` is by loop ("talker/runner"): what its ring did not hold.
+
+        `cpu_s` is by stage, `occupants` by stage and seam, as each stage process reported them.
+        """
         self.records = list(records)
         self.span_rows, self.counter_rows = list(spans), list(counters)
-        self.spans_lost, self.wall_s, self.sample_rate = spans_lost, wall_s, sample_rate
+        self.spans_lost = dict(spans_lost or {})
+        self.wall_s, self.sample_rate = wall_s, sample_rate
         self.cpu_s = dict(cpu_s or {})
         self.occupants = {stage: dict(by_seam) for stage, by_seam in (occupants or {}).items()}
 

@@ -19,7 +19,10 @@ LAYERS = (
     {"engine"},
     {"intake", "speech", "pipeline"},
     {"experiment", "profile", "serve", "vllm_omni"},
-    {"notebook", "command", "ablate", "bench", "models", "check", "cli", "__main__", *("verify", "pack", "compare")},
+    {
+        *("notebook", "command", "ablate", "bench", "models", "check", "cli", "__main__"),
+        *("verify", "pack", "compare", "trace"),
+    },
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
@@ -99,6 +102,7 @@ LIGHT = (
     "omnilab.verify",
     "omnilab.pack",
     "omnilab.compare",
+    "omnilab.trace",
 )
 
 

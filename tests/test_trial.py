@@ -99,11 +99,11 @@ def test_hashes_tell_outputs_apart():
 def test_tables():
     spans = [SpanRow("talker", "receive", "get", "r0", 0, 0, MS)]
     counters = [CounterRow("thinker", "send", "bytes_put", 5), CounterRow("talker", "engine", "steps", 2)]
-    trial = Trial([record()], spans, counters, spans_lost=3)
+    trial = Trial([record()], spans, counters, spans_lost={"talker/engine": 3})
     assert list(trial.spans.columns) == ["stage", "thread", "name", "request", "chunk", "start_ns", "end_ns"]
     assert trial.counters["edge"].tolist()[0] == "thinker->talker"
     assert trial.requests.loc[0, "request_id"] == "r0"
-    assert trial.spans_lost == 3
+    assert trial.spans_lost == {"talker/engine": 3}
     assert list(Trial([]).counters.columns) == ["stage", "thread", "edge", "counter", "value"]
 
 

@@ -152,13 +152,19 @@ def test_silence_never_passes_whatever_a_toggle_promises():
     assert first_difference(Trial([record(sound * 0.9)]), Trial([record(sound)]), promised, 90.0) is None
 
 
-def test_lost_spans_are_said_and_leave_host_time_out(run, script):
+def test_lost_spans_are_said_and_leave_out_what_they_make_too_low(run, script):
     run_json, lines = rows(run(script(), toggles=["shallow_merge"]).path)
     for line in (x for x in lines if x["kind"] == "trial"):
-        line["spans_lost"] = 7
+        line["spans_lost"] = {"talker/runner": 7, "code2wav/runner": 1}
     found = analyse(run_json, lines)
-    assert any("105 spans were lost" in note for note in found.notes)
+    assert any("15 of code2wav/runner, 105 of talker/runner" in note for note in found.notes)
     assert "host_ms_per_step" not in found.variants[1].effects
+    assert found.variants[1].spans == ()
+    for line in (x for x in lines if x["kind"] == "trial"):
+        line["spans_lost"] = {"code2wav/runner": 1}
+    elsewhere = analyse(run_json, lines).variants[1]
+    assert "host_ms_per_step" in elsewhere.effects
+    assert [moved.what for moved in elsewhere.spans] == ["talker/runner/merge"]
 
 
 def test_a_block_in_two_sets_of_processes_is_marked(small, script, tmp_path):

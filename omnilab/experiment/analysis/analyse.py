@@ -25,7 +25,7 @@ from omnilab.experiment.analysis.effects import (
 from omnilab.experiment.analysis.findings import Effect, Findings, Moved, Variant
 from omnilab.experiment.analysis.moved import moved_counters, moved_spans, per_stage, unsettled
 from omnilab.experiment.analysis.prediction import predicted_of
-from omnilab.experiment.analysis.table import Table, mean
+from omnilab.experiment.analysis.table import Table, lost_spans, mean
 from omnilab.experiment.design import AGAIN, FACTORIALS
 from omnilab.experiment.results import aborted
 from omnilab.experiment.statistics import estimate
@@ -240,8 +240,12 @@ def _notes(found: Findings, table: Table) -> list[str]:
     if found.variants and any(v.verdict == findings.NO_MAINS for v in found.variants):
         names = ", ".join(v.name for v in found.variants if v.against and not v.effects) or "some cells"
         notes.append(f"no main effects, so no verdict: {names} have no speed; leave that toggle out and run it again")
-    if lost := sum(row["spans_lost"] for row in table.rows.values()):
-        notes.append(f"{lost:,} spans were lost, more than a ring holds: span sums and host ms are too low")
+    lost: Counter[str] = Counter()
+    for row in table.rows.values():
+        lost.update(lost_spans(row))
+    if lost:
+        said = ", ".join(f"{count:,} of {loop}" for loop, count in sorted(lost.items()))
+        notes.append(f"spans that the rings did not hold: {said}: span sums there are too low")
     return notes
 
 

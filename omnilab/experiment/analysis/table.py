@@ -62,8 +62,8 @@ class Table:
 
     def logs(self, metric: str) -> Array:
         """Return the logs of a metric; what is not positive is missing, and what lost spans have made too small."""
-        of_spans = metric == "host_ms_per_step"
-        values = self.matrix(lambda row: None if of_spans and row["spans_lost"] else row["metrics"].get(metric))
+        of_talker = metric == "host_ms_per_step"
+        values = self.matrix(lambda row: None if of_talker and lost_in("talker/", row) else row["metrics"].get(metric))
         return np.log(values, out=np.full_like(values, np.nan), where=values > 0)
 
     @cached_property
@@ -84,6 +84,17 @@ class Table:
     def against(self, columns: Mapping[str, Array], name: str, against: str) -> Array:
         """Return a variant less what it is compared with, one number a block."""
         return columns[name] - columns[BASE if against == self.baseline else against]
+
+
+def lost_spans(row: Row) -> dict[str, int]:
+    """Return by loop how many spans its ring did not hold; a run of before loops were told apart has one number."""
+    lost = row.get("spans_lost")
+    return dict(lost) if isinstance(lost, Mapping) else {"some loops": lost} if lost else {}
+
+
+def lost_in(place: str, row: Row) -> bool:
+    """Did a loop lose spans whose name begins so ("talker/")?"""
+    return any(loop.startswith(place) for loop in lost_spans(row))
 
 
 def mean(values: Sequence[float | None]) -> float | None:

@@ -1,0 +1,1 @@
+"""See inside: traces, timelines and critical paths, from spans and from profilers."""
