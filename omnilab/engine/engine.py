@@ -155,7 +155,12 @@ class Engine:
             return True
         except pickle.UnpicklingError as error:
             self._flight, self._asked = None, None
-            self.stop(StageFailed(f"{self.stage}: its worker's answer cannot be read ({error!r})", stage=self.stage))
+            self.stop(
+                StageFailed(
+                    f"{self.stage}: its worker's answer cannot be read ({error!r}); open the pipeline again",
+                    stage=self.stage,
+                )
+            )
             return True
         if answer is None:
             return None
@@ -208,7 +213,8 @@ class Engine:
             self.link.submit(message)
         except (EOFError, OSError, pickle.PicklingError) as error:
             self._flight, self._asked = None, None
-            self.stop(StageFailed(f"{self.stage}: its worker cannot be reached ({error!r})", stage=self.stage))
+            ended = f"{self.stage}: its worker cannot be reached ({error!r}); open the pipeline again"
+            self.stop(StageFailed(ended, stage=self.stage))
 
     def _fail(self, live: Live, error: RequestFailed) -> None:
         error.stage, error.request = self.stage, live.request_id
