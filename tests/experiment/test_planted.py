@@ -17,7 +17,8 @@ from omnilab.toggles.shallow_merge import merge_elementwise, merge_shallow
 from omnilab.workload import Workload
 
 SLEEP_S = 0.003
-FRAMES = 16
+FRAMES = 8
+TEXT = Workload.prompts(["Tell me about rivers."], Sampling(max_text_tokens=6, max_frames=8))
 
 
 def sleeps(state, payload):
@@ -104,7 +105,7 @@ def test_a_side_that_does_nothing_had_no_effect(run):
 
 
 def test_a_changed_code_is_stopped_by_the_gate(run):
-    report = run(planted("changes", "predict_codes", predict_in_loop, changes_a_code))
+    report = run(planted("changes", "predict_codes", predict_in_loop, changes_a_code), gate_prompts=TEXT)
     result = report.result("changes")
     assert result.verdict == "failed the gate"
     assert "codes at" in result.difference
@@ -117,6 +118,5 @@ def test_lost_layer_24_rows_are_stopped_by_prompts_with_audio_or_image_only(run)
     report = run(drops)
     assert report.result("drops").verdict == "failed the gate"
     assert "request 1" in report.result("drops").difference  # the first is text and passes
-    text_only = Workload.prompts(["Tell me about rivers."], Sampling(max_text_tokens=6, max_frames=8))
-    blind = run(drops, "blind", gate_prompts=text_only)
+    blind = run(drops, "blind", gate_prompts=TEXT)
     assert blind.result("drops").output == "same output"  # which is why a gate of text alone is no gate
