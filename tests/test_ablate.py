@@ -58,7 +58,7 @@ def refused(capsys, argv):
         (["--model", "tiny", "--blocks", "0"], "blocks"),
         (["--model", "tiny", "--seed", "-1"], "seed"),
         (["--model", "tiny", "--blocks", "many"], "integer"),
-        (["--model", "tiny", "--input-len", "10000000"], "prompt of 10000000 tokens and 80 text tokens do not fit"),
+        (["--model", "tiny", "--input-len", "10000000"], "prompt of 10000000 tokens and 70 text tokens do not fit"),
         (["--model", "tiny", "--budget", "soon"], "budget: must be like 90s, 5m or 2h"),
         (["--model", "tiny", "--budget", "5m", "--blocks", "5"], "blocks and budget: give only one of them"),
         (["--model", "tiny", "--detect", "much"], "detect: must be like 3%"),
@@ -129,7 +129,7 @@ def test_arguments_replace_only_what_they_name():
     quick = ablate.load_experiment(EXPERIMENTS / "quick.py").workload
     lengths = {"num_prompts": None, "input_len": 64, "output_len": None, "frames": None, "max_concurrency": None}
     first = ablate.resized(quick, lengths).requests[0]
-    assert (first.prompt.random_tokens, first.sampling.max_text_tokens, first.sampling.max_frames) == (64, 80, 80)
+    assert (first.prompt.random_tokens, first.sampling.max_text_tokens, first.sampling.max_frames) == (64, 70, 70)
 
 
 def test_omnilab_name(capsys):
