@@ -116,6 +116,12 @@ def undrawn(request, monkeypatch):
         monkeypatch.setattr(Report, "figures", lambda self: {})
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where a module keeps a run that it makes once; its tests change copies of it."""
+    return tmp_path_factory.mktemp("kept") / "run"
+
+
 @pytest.fixture
 def script() -> type[Script]:
     """Make a Script."""

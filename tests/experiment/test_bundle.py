@@ -31,12 +31,6 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(Report, "figures", lambda self: {"effects": "<svg>the effects</svg>"})
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """A run that is made once; tests change copies of it."""
-    return tmp_path_factory.mktemp("kept") / "run"
-
-
 @pytest.fixture
 def run(kept, tmp_path, small, script):
     """A copy of a run of one toggle in three blocks."""
