@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnilab.errors import RunFolderError
+from omnilab.experiment.checks.differences import brief
 from omnilab.trial import RequestRecord, Trial
 
 if TYPE_CHECKING:
@@ -188,13 +189,8 @@ def refuse_another(path: Path, run: Mapping[str, Any]) -> None:
     asked = json.loads(strict_json(run))
     differing = [key for key in asked if begun.get(key) != asked[key] and key != "plan_hash"]
     if differing:
-        said = "; ".join(f"{key}: {_brief(begun.get(key))} there, {_brief(asked[key])} here" for key in differing)
+        said = "; ".join(f"{key}: {brief(begun.get(key))} there, {brief(asked[key])} here" for key in differing)
         raise RunFolderError(f"{path}: holds another run, so it cannot be resumed: {said}")
-
-
-def _brief(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
