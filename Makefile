@@ -11,7 +11,7 @@ ablate: $(VENV)/.lab
 	$(BIN)/python -m omnilab.ablate $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 races: $(VENV)/.dev
 	$(BIN)/python -m pytest -m races --timeout=0 $(ARGS)
