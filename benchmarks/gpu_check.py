@@ -99,7 +99,7 @@ def opened(size: str, check: Check, topology: str) -> Iterator[Pipeline]:
 
 def calibrate(trial: Trial) -> None:
     """Print measured ms a Thinker step and a Talker frame beside the published ones."""
-    spans, counts = span_totals(trial.span_rows), counter_totals(trial.counter_rows)
+    spans, counts = span_totals(trial.span_rows, trial.lost_rows), counter_totals(trial.counter_rows)
     step = spans["thinker", "forward"] / counts["thinker", "steps"]
     frame = spans["talker", "forward"] / counts["talker", "steps"]
     low, high = PUBLISHED_FRAME_MS

@@ -40,7 +40,7 @@ def main() -> None:
 
 def show(name: str, trial: Trial) -> float:
     """Print a trial's host work by span; return its sum in ms."""
-    spans = span_totals(trial.span_rows)
+    spans = span_totals(trial.span_rows, trial.lost_rows)
     by_name = {span: spans.get(("talker", span), 0.0) for span in (*HOST_SPANS, "transport")}
     parts = "  ".join(f"{span} {ms / 1e3:.2f} s" for span, ms in by_name.items())
     growth = host_growth(trial.span_rows)

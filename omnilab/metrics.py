@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from omnilab.record import CounterRow, SpanRow
+    from omnilab.record import CounterRow, LostRow, SpanRow
     from omnilab.trial import RequestRecord
 
 METRICS = {
@@ -100,11 +100,13 @@ def median_of(function: Callable[[RequestRecord], float | None], records: Iterab
     return statistics.median(values) if values else None
 
 
-def span_totals(spans: Iterable[SpanRow]) -> dict[tuple[str, str], float]:
-    """Return ms by (stage, name)."""
+def span_totals(spans: Iterable[SpanRow], lost: Iterable[LostRow] = ()) -> dict[tuple[str, str], float]:
+    """Return ms by (stage, name), those that a full ring overwrote included."""
     totals: dict[tuple[str, str], int] = defaultdict(int)
     for row in spans:
         totals[row.stage, row.name] += row.end_ns - row.start_ns
+    for row in lost:
+        totals[row.stage, row.name] += row.ns
     return {key: total / 1e6 for key, total in totals.items()}
 
 
@@ -116,19 +118,24 @@ def counter_totals(counters: Iterable[CounterRow]) -> dict[tuple[str, str], int]
     return dict(totals)
 
 
-def host_ms_per_step(spans: Iterable[SpanRow], counters: Iterable[CounterRow]) -> float | None:
-    """Return the Talker's HOST_SPANS in ms over its counter `steps`; None without steps."""
-    totals = span_totals(spans)
-    host = sum(totals.get(("talker", name), 0.0) for name in HOST_SPANS)
-    return ratio(host, counter_totals(counters).get(("talker", "steps"), 0))
+def host_ms_per_step(
+    spans: Iterable[SpanRow], counters: Iterable[CounterRow], lost: Iterable[LostRow] = ()
+) -> float | None:
+    """Return the Talker's HOST_SPANS in ms over its counter `steps`; None without steps or without such spans."""
+    totals = span_totals(spans, lost)
+    host = [totals[key] for name in HOST_SPANS if (key := ("talker", name)) in totals]
+    return ratio(sum(host), counter_totals(counters).get(("talker", "steps"), 0)) if host else None
 
 
-def host_growth(spans: Iterable[SpanRow]) -> float | None:
+def host_growth(spans: Iterable[SpanRow], lost: Iterable[LostRow] = ()) -> float | None:
     """Return the Talker's host work per chunk-consuming step, last tenth over first tenth; None below 100 such steps.
 
     A step that consumes a chunk ends its host work with a merge; its work is what HOST_SPANS took since the last one.
-    The step of the prefill's chunk, and steps after the one that took the last chunk, are left out.
+    The step of the prefill's chunk, and steps after the one that took the last chunk, are left out. None also where
+    the first of these spans are lost.
     """
+    if any(row.stage == "talker" and row.name in HOST_SPANS for row in lost):
+        return None
     host = sorted((r for r in spans if r.stage == "talker" and r.name in HOST_SPANS), key=lambda row: row.end_ns)
     chunks = [row.end_ns for row in host if row.name == "accumulate"]
     merges = [row.end_ns for row in host if row.name == "merge"]

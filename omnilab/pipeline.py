@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from omnilab import recipes
+from omnilab.answer import Answer
+from omnilab.clock import on_our_clock, read_clocks
 from omnilab.engine import messages as m
 from omnilab.engine.spec import STAGES, MakeRunner, StageSpec, network_runner
 from omnilab.engine.topology import ProcessStages, SteppedStages, Topology
 from omnilab.engine.tracker import Tracked, Tracker
-from omnilab.errors import Aborted, BadInput, StageFailed, Timeout
+from omnilab.errors import Aborted, BadInput, RequestFailed, StageFailed, Timeout
 from omnilab.intake import Intake
 from omnilab.prompt import Prompt, Sampling
 from omnilab.recipe import Recipe
 from omnilab.record import Recording
-from omnilab.speech import AudioChunk, Event, Finished, Speech, TextDelta
+from omnilab.speech import Event, Finished, Speech
 from omnilab.trial import RequestRecord, Trial
 from omnilab.workload import Workload
 
+NAP_S = 1.0  # the longest sleep of a caller that waits for news
 TOPOLOGIES = ("processes", "inline", "interleaved")
 CONNECTORS = ("shared_memory", "memory")
 
@@ -53,6 +57,7 @@ class Pipeline:
     def __init__(self, intake: Intake, topology: Callable[[Any], Topology], *, timeout_s: float, seed: int) -> None:
         """Wire an intake and a topology together; `open` is what users call."""
         self._intake, self._timeout_s, self._seed = intake, timeout_s, seed
+        self.opened: dict[str, Any] = {}  # the arguments that `open` was given
         self._ids = itertools.count()
         self._tracker = Tracker(lambda stage, command: self._topology.send(stage, command))
         self._topology = topology(self._tracker.on_event)
@@ -85,6 +90,7 @@ class Pipeline:
         `timeout_s` bounds every wait. Raises BadInput (ModelNotFound) before any stage starts, StageFailed when one
         does not start.
         """
+        opened = {name: value for name, value in locals().items() if name != "cls"}
         _check_sizes(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -123,7 +129,14 @@ class Pipeline:
             shared = connector == "shared_memory"
             return SteppedStages(specs, recipe, on_event, shared_memory=shared, interleave_seed=order)
 
-        return cls(intake, start, timeout_s=timeout_s, seed=seed)
+        pipe = cls(intake, start, timeout_s=timeout_s, seed=seed)
+        pipe.opened = opened
+        return pipe
+
+    def check(self, workload: Workload) -> None:
+        """Raise what `run` would refuse a workload for, BadInput (PromptTooLong); asks no stage anything."""
+        for index, item in enumerate(workload.requests):
+            self._intake.stage_requests("check", item.prompt, item.sampling, 0, str(index))
 
     def speak(self, prompt: str | Prompt, **sampling: Any) -> Speech:
         """Answer a prompt; keywords are those of Sampling. Raises what ended the request."""
@@ -137,15 +150,20 @@ class Pipeline:
         tracked = self._submit(_prompt(prompt), _sampling(sampling))
         return EventStream(self._events(tracked), lambda: self._give_up(tracked))
 
-    def run(self, workload: Workload) -> Trial:
-        """Run a workload and measure it. Requests that fail are rows with an error, not exceptions."""
+    def run(self, workload: Workload, *, spans: bool = True, stop: Callable[[], bool] | None = None) -> Trial:
+        """Run a workload and measure it. Requests that fail are rows with an error, not exceptions.
+
+        Without `spans` only counters are recorded: to see what recording costs. `stop` is asked while it runs; once it
+        says yes, the trial is given up: Aborted.
+        """
         items = [self._prepare(item.prompt, item.sampling, index) for index, item in enumerate(workload.requests)]
         self._ready()
-        self._topology.ask(m.Collect())  # what came before is not this trial's
+        clocks = read_clocks(lambda: self._topology.ask(m.ReadClock()))
+        self._topology.ask(m.Collect(spans))  # what came before is not this trial's
         cpu_before = self._topology.cpu_seconds()
         started = time.monotonic()
         due = workload.arrivals.start_times(len(items), workload.seed)
-        self._run_all(items, due, workload.arrivals.max_concurrency or len(items), started)
+        self._run_all(items, due, workload.arrivals.max_concurrency or len(items), started, stop)
         wall_s = time.monotonic() - started
         self._settle()
         cpu_after = self._topology.cpu_seconds()
@@ -153,9 +171,10 @@ class Pipeline:
         occupants = self.occupants() if self._tracker.failure is None else {}
         return Trial(
             [tracked.record for tracked in items],
-            [row for recording in recordings for row in recording.spans],
+            on_our_clock((row for recording in recordings for row in recording.spans), clocks),
             [row for recording in recordings for row in recording.counters],
-            spans_lost={r.spans[0].stage + "/" + r.spans[0].thread: r.spans_lost for r in recordings if r.spans_lost},
+            lost=[row for recording in recordings for row in recording.lost],
+            clocks=clocks,
             wall_s=wall_s,
             cpu_s={stage: after - cpu_before.get(stage, 0.0) for stage, after in cpu_after.items()},
             occupants=occupants,
@@ -173,6 +192,16 @@ class Pipeline:
             ended = f"a recipe could not be applied ({error}); open the pipeline again"
             self._tracker.fail(StageFailed(ended))  # stages may now hold different recipes
             raise
+
+    @property
+    def intake(self) -> Intake:
+        """The model's processor and limits."""
+        return self._intake
+
+    @property
+    def failure(self) -> RequestFailed | None:
+        """What has ended the pipeline, if anything has: nothing more can be asked then."""
+        return self._tracker.failure
 
     def occupants(self) -> dict[str, dict[str, str]]:
         """Ask every stage, engine and runner, what fills its seams: stage -> seam -> name and source hash."""
@@ -195,12 +224,58 @@ class Pipeline:
 
     async def astream(self, prompt: str | Prompt, **sampling: Any) -> AsyncIterator[Event]:
         """`stream` without blocking the event loop; leaving the loop early aborts the request."""
-        events = await asyncio.to_thread(self.stream, prompt, **sampling)
-        try:
-            while (event := await asyncio.to_thread(next, events, None)) is not None:
+        tracked = await asyncio.to_thread(self.prepare, _prompt(prompt), _sampling(sampling))
+        async with aclosing(self.follow(tracked)) as events:
+            async for event in events:
                 yield event
+
+    def prepare(self, prompt: Prompt, sampling: Sampling, *, spoken: bool = True) -> Tracked:
+        """Return a request for `follow` to start: all that may be refused is refused here, BadInput or PromptTooLong.
+
+        Not `spoken`: the Thinker alone answers, in text.
+        """
+        return self._prepare(prompt, sampling, spoken=spoken)
+
+    async def follow(self, tracked: Tracked) -> AsyncGenerator[Event]:
+        """Start a prepared request and yield its events; leaving early, or being cancelled, aborts it."""
+        wake, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def on_news() -> None:
+            with suppress(RuntimeError):  # the caller's loop has ended: nobody is there to be told
+                loop.call_soon_threadsafe(wake.set)
+
+        tracked.on_news = on_news
+        answer = Answer(self._intake)
+        try:
+            await asyncio.to_thread(self._tracker.start, tracked)  # pickles features: not on the loop's thread
+            while True:
+                wake.clear()
+                done = tracked.done  # before the news: what comes with the end is not missed
+                for event in answer.take(tracked):
+                    yield event
+                if done:
+                    break
+                await self._news(wake)
+            if tracked.error is not None:
+                raise tracked.error
+            yield Finished(answer.speech(tracked.record))
         finally:
-            await asyncio.shield(asyncio.to_thread(events.close))
+            tracked.on_news = None
+            self._give_up(tracked)
+
+    def abandon(self, tracked: Tracked, error: RequestFailed) -> None:
+        """Give a prepared request up with `error`, started or not, unless it is done."""
+        self._tracker.end(tracked, error)
+
+    async def _news(self, wake: asyncio.Event) -> None:
+        """Wait a moment for an event; stages that are not processes are stepped meanwhile."""
+        if isinstance(self._topology, ProcessStages):
+            self._silence_until(time.monotonic())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NAP_S):
+                    await wake.wait()
+        elif not wake.is_set():
+            await asyncio.to_thread(self._advance, None)
 
     async def arun(self, workload: Workload) -> Trial:
         """`run` without blocking the event loop."""
@@ -217,11 +292,11 @@ class Pipeline:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _prepare(self, prompt: Prompt, sampling: Sampling, index: int | None = None) -> Tracked:
+    def _prepare(self, prompt: Prompt, sampling: Sampling, index: int | None = None, *, spoken: bool = True) -> Tracked:
         ordinal = next(self._ids)
         request_id = f"request-{ordinal}"
         seed, key = (sampling.seed, "") if sampling.seed is not None else (self._seed, str(index or ordinal))
-        requests, num_tokens = self._intake.stage_requests(request_id, prompt, sampling, seed, key)
+        requests, num_tokens = self._intake.stage_requests(request_id, prompt, sampling, seed, key, spoken=spoken)
         record = RequestRecord(index=index or 0, request_id=request_id, start_s=0.0, input_tokens=num_tokens)
         intake = self._intake
         return Tracked(record, requests, intake.sample_rate, intake.num_code_groups, started=time.monotonic())
@@ -231,11 +306,15 @@ class Pipeline:
         self._tracker.start(tracked)
         return tracked
 
-    def _run_all(self, items: list[Tracked], due: list[float], most: int, started: float) -> None:
+    def _run_all(
+        self, items: list[Tracked], due: list[float], most: int, started: float, stop: Callable[[], bool] | None
+    ) -> None:
         queued = list(zip(items, due, strict=True))[::-1]
         running: list[Tracked] = []
         try:
             while queued or running:
+                if stop is not None and stop():
+                    raise Aborted("the trial was stopped")
                 running = [tracked for tracked in running if not tracked.done]
                 now = time.monotonic() - started
                 while queued and len(running) < most and queued[-1][1] <= now:
@@ -263,28 +342,18 @@ class Pipeline:
         raise Aborted("the request was given up", request=tracked.request_id)
 
     def _events(self, tracked: Tracked) -> Generator[Event]:
-        text = self._intake.text_stream()
-        said: list[str] = []
+        answer = Answer(self._intake)
         try:
             while True:
                 done = tracked.done  # before the news: what comes with the end is not missed
-                while tracked.news:
-                    news = tracked.news.popleft()
-                    if isinstance(news, m.Tokens):
-                        said.append(text.push(news.token_ids))
-                        yield TextDelta(said[-1], news.token_ids)
-                    else:
-                        yield AudioChunk(news.samples.copy(), self._intake.sample_rate)
+                yield from answer.take(tracked)
                 if done:
                     break
                 if not tracked.done:
                     self._advance(None)
             if tracked.error is not None:
                 raise tracked.error
-            if rest := text.flush():
-                said.append(rest)
-                yield TextDelta(rest, [])
-            yield Finished(self._speech(tracked, "".join(said)))
+            yield Finished(answer.speech(tracked.record))
         finally:
             self._give_up(tracked)
 
@@ -293,23 +362,21 @@ class Pipeline:
         request = tracked.request_id
         self._tracker.end(tracked, Aborted(f"the caller gave the request up (request {request})", request=request))
 
-    def _speech(self, tracked: Tracked, text: str) -> Speech:
-        record = tracked.record
-        assert record.codes is not None and record.audio is not None and record.finish_reason is not None
-        return Speech(
-            text, record.token_ids, record.codes, record.audio, self._intake.sample_rate, record.finish_reason
-        )
-
     def _advance(self, until: float | None) -> None:
         """Let the stages go on for a moment; give up when none of them has said anything for too long.
 
         The receivers' own deadlines are shorter and name the stage: this one is for a stage that hangs.
         """
-        limit = self._tracker.last_event + 1.5 * self._timeout_s + 1
         now = time.monotonic()
-        if now > limit and until is None:
+        limit = until or self._silence_until(now)
+        self._topology.advance(min(now + 0.1, limit))
+
+    def _silence_until(self, now: float) -> float:
+        """Return until when no stage has to say anything; raise Timeout when that is past."""
+        limit = self._tracker.last_event + 1.5 * self._timeout_s + 1
+        if now > limit:
             raise Timeout(f"no stage has said anything for {now - self._tracker.last_event:.0f} s: is one stuck?")
-        self._topology.advance(min(now + 0.1, until or limit))
+        return limit
 
     def _ready(self) -> None:
         """Raise what has ended the pipeline, if anything has; wait until no request is live."""

@@ -2,11 +2,13 @@
 
 A loop (engine, sender, receiver, runner) owns one `Recorder`. Code anywhere below writes to the recorder of the loop
 that is stepping on this thread, so that one thread may run many loops (inline) and still tell them apart. Rings are
-preallocated; what wraps around is counted and said. Times are `time.monotonic_ns`: one clock for all of a host.
+preallocated; of the spans that a full ring overwrites, number and time are kept by name, so that sums stay exact. Times
+are `time.monotonic_ns`: one clock for all of a host.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections import Counter
@@ -15,7 +17,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 SPAN_NAMES = (
     "build", "encode", "put", "wait", "get", "accumulate", "merge", "update_states", "forward", "sample", "vocode",
@@ -23,10 +24,11 @@ SPAN_NAMES = (
 )  # fmt: skip
 _NAME_ID = {name: index for index, name in enumerate(SPAN_NAMES)}
 RING = 1 << 16
+_ROW = struct.Struct("6q")  # name, request, chunk, start_ns, end_ns, num_bytes
 
 
 class SpanRow(NamedTuple):
-    """One span; times in nanoseconds of the host's monotonic clock."""
+    """One span; times in nanoseconds of the host's monotonic clock, `num_bytes` of the chunk that was put or got."""
 
     stage: str
     thread: str
@@ -35,6 +37,7 @@ class SpanRow(NamedTuple):
     chunk: int
     start_ns: int
     end_ns: int
+    num_bytes: int = -1
 
 
 class CounterRow(NamedTuple):
@@ -46,46 +49,111 @@ class CounterRow(NamedTuple):
     value: int
 
 
+class LostRow(NamedTuple):
+    """Spans of one name that a full ring overwrote: how many, and their time together."""
+
+    stage: str
+    thread: str
+    name: str
+    number: int
+    ns: int
+
+
 class Recording(NamedTuple):
     """What was recorded since the last collection."""
 
     spans: list[SpanRow]
     counters: list[CounterRow]
-    spans_lost: int
+    lost: list[LostRow]
 
 
 class Recorder:
-    """Spans and counters of one loop. Written by one thread at a time."""
+    """Spans and counters of one loop. Written by one thread at a time. With `spans` False it keeps counters alone.
+
+    A loop that idles a thousand times a second would soon overwrite the work before it: spans of idle steps have a ring
+    of their own. A step is held apart until it is known which kind it was.
+    """
 
     def __init__(self, stage: str, thread: str, ring: int = RING) -> None:
         self.stage, self.thread = stage, thread
+        self.spans = True
         self.counts: Counter[str] = Counter()
-        # written to once, so that its pages are there from the start: a growing ring would look like a leak
-        self._rows: NDArray[np.int64] = np.full((ring, 5), -1, dtype=np.int64)
+        self._work, self._idle = _Ring(ring), _Ring(max(1, ring // 4))
+        self._held: list[tuple[int, ...]] | None = None
         self._requests: dict[str, int] = {}
-        self._used = 0
 
-    def add(self, name: str, start_ns: int, end_ns: int, request: str = "", chunk: int = -1) -> None:
-        """Record one span; overwrites the oldest when the ring is full."""
+    def add(
+        self, name: str, start_ns: int, end_ns: int, request: str = "", chunk: int = -1, num_bytes: int = -1
+    ) -> None:
+        """Record one span; overwrites the oldest of its kind when the ring is full."""
+        if not self.spans:
+            return
         index = self._requests.setdefault(request, len(self._requests))
-        self._rows[self._used % len(self._rows)] = (_NAME_ID[name], index, chunk, start_ns, end_ns)
-        self._used += 1
+        row = (_NAME_ID[name], index, chunk, start_ns, end_ns, num_bytes)
+        if self._held is None:
+            self._work.put(row)
+        else:
+            self._held.append(row)
+
+    def hold(self) -> bool:
+        """Keep what is recorded from now on apart, until `release`. False where that is done already."""
+        if self._held is not None:
+            return False
+        self._held = []
+        return True
+
+    def release(self, *, idle: bool) -> None:
+        """Say of what was held whether it was an idle step; nothing happens where nothing is held."""
+        held, self._held = self._held or (), None
+        for row in held:
+            (self._idle if idle else self._work).put(row)
 
     def collect(self) -> Recording:
-        """Return everything recorded so far and start anew."""
-        kept = min(self._used, len(self._rows))
-        first = self._used % len(self._rows) if self._used > len(self._rows) else 0
-        requests = list(self._requests)
-        spans = [
-            SpanRow(self.stage, self.thread, SPAN_NAMES[name], requests[request], chunk, start, end)
-            for name, request, chunk, start, end in np.roll(self._rows[:kept], -first, axis=0).tolist()
-        ]
+        """Return everything recorded so far, by when it ended, and start anew."""
+        self.release(idle=False)
         counters = [CounterRow(self.stage, self.thread, name, value) for name, value in sorted(self.counts.items())]
-        lost = self._used - kept
-        self._used = 0
-        self._requests.clear()
-        self.counts.clear()
+        requests, rings = list(self._requests), (self._work, self._idle)
+        rows = sorted((row for ring in rings for row in ring.take()), key=lambda row: row[4])  # each is in this order
+        spans = [
+            SpanRow(self.stage, self.thread, SPAN_NAMES[name], requests[request], *rest)
+            for name, request, *rest in rows
+        ]
+        lost = [
+            LostRow(self.stage, self.thread, name, sum(n for n, _ in sums), sum(ns for _, ns in sums))
+            for number, name in enumerate(SPAN_NAMES)
+            if (sums := [ring.lost[number] for ring in rings if number in ring.lost])
+        ]
+        for table in (self._requests, self.counts, *(ring.lost for ring in rings)):
+            table.clear()
         return Recording(spans, counters, lost)
+
+
+class _Ring:
+    """The last rows of many, and how many of each name were overwritten, with their time."""
+
+    def __init__(self, size: int) -> None:
+        # written to once, so that its pages are there from the start: a growing ring would look like a leak
+        self._size, self._rows = size, bytearray(b"\xff" * (size * _ROW.size))
+        self._used = 0
+        self.lost: dict[int, tuple[int, int]] = {}
+
+    def put(self, row: tuple[int, ...]) -> None:
+        """Add a row."""
+        at = self._used % self._size * _ROW.size
+        if self._used >= self._size:
+            name, _, _, start_ns, end_ns, _ = _ROW.unpack_from(self._rows, at)
+            number, ns = self.lost.get(name, (0, 0))
+            self.lost[name] = number + 1, ns + end_ns - start_ns
+        _ROW.pack_into(self._rows, at, *row)
+        self._used += 1
+
+    def take(self) -> list[list[int]]:
+        """Return the rows, the oldest first, and start anew; `lost` stays until it is cleared."""
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(self._size, -1)[: self._used]
+        if self._used > self._size:
+            rows = np.roll(rows, -(self._used % self._size), axis=0)
+        self._used = 0
+        return rows.tolist()
 
 
 class _Current(threading.local):
@@ -117,16 +185,31 @@ def count(name: str, value: int = 1) -> None:
 
 
 class span:
-    """Time a block under a name of SPAN_NAMES in the current loop."""
+    """Time a block under a name of SPAN_NAMES in the current loop, where that records spans."""
 
-    __slots__ = ("chunk", "name", "request", "start")
+    __slots__ = ("chunk", "name", "num_bytes", "recorder", "request", "start")
 
-    def __init__(self, name: str, request: str = "", chunk: int = -1) -> None:
-        self.name, self.request, self.chunk = name, request, chunk
+    def __init__(self, name: str, request: str = "", chunk: int = -1, num_bytes: int = -1) -> None:
+        self.name, self.request, self.chunk, self.num_bytes = name, request, chunk, num_bytes
 
     def __enter__(self) -> None:
-        self.start = time.monotonic_ns()
+        self.recorder = recorder if (recorder := _current.recorder) is not None and recorder.spans else None
+        if self.recorder is not None:
+            self.start = time.monotonic_ns()
 
     def __exit__(self, *_: Any) -> None:
-        if (recorder := _current.recorder) is not None:
-            recorder.add(self.name, self.start, time.monotonic_ns(), self.request, self.chunk)
+        if (recorder := self.recorder) is not None:
+            recorder.add(self.name, self.start, time.monotonic_ns(), self.request, self.chunk, self.num_bytes)
+
+
+def span_cost_ns(spans: int = 2_000) -> float:
+    """Measure what one span costs here, in ns: the least of five batches, for what disturbs only adds."""
+    costs = []
+    with recording(Recorder("thinker", "engine", ring=spans)):
+        for _ in range(5):
+            began = time.monotonic_ns()
+            for number in range(spans):
+                with span("forward", "request-0", number):
+                    pass
+            costs.append((time.monotonic_ns() - began) / spans)
+    return min(costs)

@@ -7,6 +7,7 @@ nor, before a table is asked for, pandas.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omnilab import metrics
+from omnilab import metrics, show
+from omnilab.clock import Clock
 from omnilab.metrics import host_growth, span_totals
-from omnilab.record import CounterRow, SpanRow
+from omnilab.record import CounterRow, LostRow, SpanRow
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,19 +74,20 @@ class Trial:
         spans: Sequence[SpanRow] = (),
         counters: Sequence[CounterRow] = (),
         *,
-        spans_lost: Mapping[str, int] | None = None,
+        lost: Sequence[LostRow] = (),
         wall_s: float = 0.0,
         cpu_s: Mapping[str, float] | None = None,
         occupants: Mapping[str, Mapping[str, str]] | None = None,
         sample_rate: int = 24000,
+        clocks: Mapping[str, Clock] | None = None,
     ) -> None:
-        """`spans_lost` is by loop ("talker/runner"): what its ring did not hold.
+        """`lost` are the spans that full rings overwrote, `clocks` those of the stages' processes, by "stage/process".
 
         `cpu_s` is by stage, `occupants` by stage and seam, as each stage process reported them.
         """
         self.records = list(records)
         self.span_rows, self.counter_rows = list(spans), list(counters)
-        self.spans_lost = dict(spans_lost or {})
+        self.lost_rows, self.clocks = list(lost), dict(clocks or {})
         self.wall_s, self.sample_rate = wall_s, sample_rate
         self.cpu_s = dict(cpu_s or {})
         self.occupants = {stage: dict(by_seam) for stage, by_seam in (occupants or {}).items()}
@@ -94,7 +97,7 @@ class Trial:
         """All METRICS."""
         done = [record for record in self.records if record.error is None]
         values = {name: metrics.median_of(function, done) for name, function in metrics.PER_REQUEST.items()}
-        values["host_ms_per_step"] = metrics.host_ms_per_step(self.span_rows, self.counter_rows)
+        values["host_ms_per_step"] = metrics.host_ms_per_step(self.span_rows, self.counter_rows, self.lost_rows)
         values["cpu_s"] = sum(self.cpu_s.values()) if self.cpu_s else None
         values["wall_s"] = self.wall_s or None
         totals = {
@@ -124,10 +127,46 @@ class Trial:
 
     @cached_property
     def spans(self) -> DataFrame:
-        """Columns stage, thread, name, request, chunk, start_ns, end_ns."""
+        """Columns stage, thread, name, request, chunk, start_ns, end_ns, num_bytes."""
         import pandas as pd
 
         return pd.DataFrame(self.span_rows, columns=list(SpanRow._fields))
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        done = sum(record.error is None for record in self.records)
+        return f"<Trial of {len(self.records)} requests, {done} succeeded, {self.wall_s:.3g} s>"
+
+    def _repr_html_(self) -> str:
+        """Return metrics with their meaning, and spans by stage, as HTML."""
+        known = [[name, show.amount(v, _unit(name))] for name, v in self.metrics.items() if v is not None]
+        unknown = [name for name, value in self.metrics.items() if value is None]
+        table = show.table(["metric", "value"], known, titles=metrics.METRICS)
+        left = [table, *[show.line(f"undefined here: {', '.join(unknown)}", soft=True)] * bool(unknown)]
+        errors = [f"request {record.index} failed: {record.error}" for record in self.records if record.error]
+        spans = show.heading("Spans by stage") + self._span_table()
+        head = show.heading("Trial", repr(self)[7:-1])
+        return show.frame(head, *map(show.line, errors[:3]), show.columns("".join(left), spans))
+
+    def _span_table(self) -> str:
+        totals = span_totals(self.span_rows, self.lost_rows)
+        number = Counter((row.stage, row.name) for row in self.span_rows)
+        for row in self.lost_rows:
+            number[row.stage, row.name] += row.number
+        order = sorted(totals, key=lambda key: (_FLOW.get(key[0], 0), -totals[key]))
+        rows = [
+            [stage, name, f"{number[stage, name]:,}", show.amount(totals[stage, name], "ms")] for stage, name in order
+        ]
+        return show.table(["stage", "span", "number", "time, all loops"], rows, left=2)
+
+
+_FLOW = {"thinker": 0, "talker": 1, "code2wav": 2}  # as data flows
+
+
+def _unit(name: str) -> str:
+    if name.endswith("throughput"):
+        return "/s"
+    return "ms" if "_ms" in name else "s" if name.endswith("_s") else ""
 
 
 def edge_of(stage: str, thread: str) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 
 from omnilab.experiment.results import strict_json
 from omnilab.metrics import METRICS, host_growth, host_ms_per_step, span_totals
-from omnilab.record import CounterRow, SpanRow
+from omnilab.record import CounterRow, LostRow, SpanRow
 from omnilab.trial import RequestRecord, Trial
 
 MS = 1_000_000
@@ -99,11 +99,11 @@ def test_hashes_tell_outputs_apart():
 def test_tables():
     spans = [SpanRow("talker", "receive", "get", "r0", 0, 0, MS)]
     counters = [CounterRow("thinker", "send", "bytes_put", 5), CounterRow("talker", "engine", "steps", 2)]
-    trial = Trial([record()], spans, counters, spans_lost={"talker/engine": 3})
-    assert list(trial.spans.columns) == ["stage", "thread", "name", "request", "chunk", "start_ns", "end_ns"]
+    trial = Trial([record()], spans, counters)
+    columns = ["stage", "thread", "name", "request", "chunk", "start_ns", "end_ns", "num_bytes"]
+    assert list(trial.spans.columns) == columns
     assert trial.counters["edge"].tolist()[0] == "thinker->talker"
     assert trial.requests.loc[0, "request_id"] == "r0"
-    assert trial.spans_lost == {"talker/engine": 3}
     assert list(Trial([]).counters.columns) == ["stage", "thread", "edge", "counter", "value"]
 
 
@@ -118,6 +118,8 @@ def test_host_work_is_the_talkers_and_leaves_waiting_and_forward_out():
     steps = [CounterRow("talker", "engine", "steps", 3)]
     assert host_ms_per_step(spans, steps) == 2.0
     assert host_ms_per_step(spans, []) is None
+    assert host_ms_per_step([], steps) is None  # not 0: spans were not recorded
+    assert host_ms_per_step(spans, steps, [LostRow("talker", "runner", "merge", 2, 3 * MS)]) == 3.0
     assert span_totals(spans)["talker", "forward"] == 90.0
 
 

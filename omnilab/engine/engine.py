@@ -38,11 +38,12 @@ class Engine:
         recorder: Recorder,
         emit: Callable[[Any], None],
         complete: Callable[[Any, Any], Any],
+        stepped: Callable[[], None],
     ) -> None:
         self.stage, self.link = stage, link
         self._scheduler, self._sender, self._receiver = scheduler, sender, receiver
         self._inward, self._outward, self._recorder = inward, outward, recorder
-        self._emit, self._complete = emit, complete
+        self._emit, self._complete, self._stepped = emit, complete, stepped
         self._lives: dict[str, Live] = {}  # admitted and not released yet
         self.commands: deque[Any] = deque()
         self.failures: deque[RequestFailed] = deque()  # from sender and receiver
@@ -170,6 +171,7 @@ class Engine:
             return True
         work, self._flight = self._flight, None
         assert work is not None
+        self._recorder.release(idle=not work.items)
         if isinstance(answer, Exception):
             self.stop(StageFailed(f"{self.stage}: its runner failed: {answer!r}", stage=self.stage))
             return True
@@ -177,6 +179,8 @@ class Engine:
             live = self._lives.get(output.request_id)
             if live is not None and not live.finished and not live.inlet.closed:
                 self._take_output(live, output)
+        if work.items:
+            self._stepped()
         return bool(work.items)
 
     def _take_output(self, live: Live, output: m.Output) -> None:
@@ -193,6 +197,7 @@ class Engine:
             self._scheduler.forget(live)
 
     def _submit(self) -> bool:
+        self._recorder.hold()  # until the answer is there, or it is clear that there is none to come
         with span("schedule"):
             work, wants = self._scheduler.schedule()
         for live in wants:
@@ -201,7 +206,10 @@ class Engine:
         ended, self._scheduler.ended = self._scheduler.ended, []
         for live in ended:
             self._take_output(live, m.Output(live.request_id))
+        if ended:
+            self._recorder.release(idle=False)
         if not (work.items or work.finished or self._scheduler.pending):
+            self._recorder.release(idle=True)
             return bool(ended)
         count("steps" if work.items else "idle_steps")
         self._flight = work

@@ -59,7 +59,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Hand over what was recorded since the last collection."""
+    """Hand over what was recorded since the last collection; from now on record spans, or counters alone."""
+
+    spans: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReadClock:
+    """Say what `time.monotonic_ns` is in the runner, and on the way back in the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,18 @@ class Configure:
 @dataclass(frozen=True, slots=True)
 class Describe:
     """Say which occupants are in force and how many entries each per-request table has."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartProfile:
+    """Start a profiler in each process of the stage, made by `make` (cloudpickle). Only when no request is live."""
+
+    make: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StopProfile:
+    """End the profilers and say what they kept. Only when no request is live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +143,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to Collect, Configure or Describe; also says once that a stage is ready."""
+    """Answer to a command other than Admit, Release and Close; also says once that a stage is ready."""
 
     value: Any
 
@@ -177,3 +196,20 @@ class Description:
     occupants: dict[str, str]
     tables: dict[str, int] = field(default_factory=dict)
     recordings: list[Recording] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """Answer of one process to StartProfile and StopProfile.
+
+    `worker` is the stage's name for the process of its runner, and "STAGE.engine" for an engine apart from it. Of the
+    `seen` steps that did work `steps` were recorded. `error` says why there is nothing.
+    """
+
+    worker: str
+    pid: int
+    seen: int
+    steps: int
+    files: dict[str, int] = field(default_factory=dict)  # bytes unpacked, by path
+    notes: list[str] = field(default_factory=list)
+    error: str | None = None

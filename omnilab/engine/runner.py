@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Generic, TypeVar
 
 import cloudpickle
 
 from omnilab.engine import messages as m
+from omnilab.engine.profiling import ProfilerSlot
 from omnilab.recipe import Recipe
-from omnilab.record import Recorder, recording
+from omnilab.record import Recorder, Recording, recording
 
 S = TypeVar("S")  # state of one request
 
@@ -19,6 +21,7 @@ class StageRunner(Generic[S]):
     def __init__(self, stage: str, recipe: Recipe) -> None:
         self.stage, self.recipe = stage, recipe
         self.recorder = Recorder(stage, "runner")
+        self.profile = ProfilerSlot(stage)
         self.states: dict[str, S] = {}
         self.configure()
 
@@ -26,9 +29,16 @@ class StageRunner(Generic[S]):
         """Answer one message."""
         with recording(self.recorder):
             if isinstance(message, m.Work):
-                return m.StepDone(self._step(message))
+                return self._work(message)
             if isinstance(message, m.Collect):
-                return self.recorder.collect()
+                return collected(self.recorder, message)
+            if isinstance(message, m.ReadClock):
+                return {"runner": time.monotonic_ns()}
+            if isinstance(message, m.StartProfile):
+                self.profile.prepare(message)
+                return self.profile.start()
+            if isinstance(message, m.StopProfile):
+                return self.profile.stop()
             if isinstance(message, m.Configure):
                 self.recipe = cloudpickle.loads(message.recipe)
                 self.configure()
@@ -66,6 +76,17 @@ class StageRunner(Generic[S]):
         for request_id in work.finished:
             self.leave(request_id)
 
+    def _work(self, work: m.Work) -> m.StepDone:
+        held = self.recorder.hold()
+        try:
+            outputs = self._step(work)
+        finally:
+            if held:
+                self.recorder.release(idle=not work.items)
+        if work.items:
+            self.profile.step()
+        return m.StepDone(outputs)
+
     def _step(self, work: m.Work) -> list[m.Output]:
         self.finish(work)
         failed: list[m.Output] = []
@@ -76,6 +97,13 @@ class StageRunner(Generic[S]):
                 failed.append(m.Output(request.request_id, error=what(error)))
         lost = {output.request_id for output in failed}
         return failed + self.run([item for item in work.items if item.request_id not in lost])
+
+
+def collected(recorder: Recorder, message: m.Collect) -> Recording:
+    """Return what a recorder holds, and let it go on as the message says."""
+    recording = recorder.collect()
+    recorder.spans = message.spans
+    return recording
 
 
 def what(error: Exception) -> str:

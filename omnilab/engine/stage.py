@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import cloudpickle
 
 from omnilab.engine import messages as m
 from omnilab.engine.engine import Engine
+from omnilab.engine.profiling import ProfilerSlot
+from omnilab.engine.runner import collected
 from omnilab.engine.scheduler import SCHEDULERS
 from omnilab.engine.spec import PRODUCER, StageSpec
 from omnilab.engine.worker import StageRunnerFactory
@@ -63,6 +66,7 @@ class Stage:
         self.bell = Doorbell()  # the engine's
         self._sender_bell = Doorbell()
         self._recorders = [Recorder(spec.stage, name) for name in ("engine", "send", "receive")]
+        self.profile = ProfilerSlot(f"{spec.stage}.engine")
         self.link = self._make_link()
         self._wire()
 
@@ -154,6 +158,7 @@ class Stage:
             recorder=engine_recorder,
             emit=self._emit,
             complete=self._complete,
+            stepped=self.profile.step,
         )
 
     def _make_sender(self, recorder: Recorder) -> Sender | None:
@@ -196,7 +201,16 @@ class Stage:
     def _complete(self, asked: Any, answer: Any) -> Any:
         """Add this side's part to the runner's answer."""
         if isinstance(asked, m.Collect):
-            return [answer, *(recorder.collect() for recorder in self._recorders)]
+            return [answer, *(collected(recorder, asked) for recorder in self._recorders)]
+        if isinstance(asked, m.ReadClock):
+            return {**answer, "engine": time.monotonic_ns()}
+        if isinstance(asked, m.StartProfile) and isinstance(answer, m.Profiled):
+            if answer.pid == os.getpid():  # the runner lives here: one profiler sees both
+                self.profile.clear()
+                return [answer]
+            return [answer, self.profile.start()]
+        if isinstance(asked, m.StopProfile) and isinstance(answer, m.Profiled):
+            return [answer, self.profile.stop()] if self.profile.filled else [answer]
         if isinstance(asked, m.Describe) and isinstance(answer, m.Description):
             here = self.recipe.occupants()
             there = answer.occupants

@@ -20,7 +20,7 @@ from omnilab.engine import messages as m
 from omnilab.engine.spec import StageSpec
 from omnilab.engine.stage import Stage
 from omnilab.engine.threads import LoopThreads
-from omnilab.engine.worker import limit_threads, quiet_start, receive
+from omnilab.engine.worker import limit_threads, name_thread, quiet_start, receive
 from omnilab.errors import StageFailed
 from omnilab.recipe import Recipe
 from omnilab.transfer.connector import Connector, SharedMemoryConnector
@@ -58,6 +58,7 @@ class StageProcess:
 
     def run(self) -> None:
         """Serve until the pipeline closes the control socket or says so."""
+        name_thread(f"{self._stage.spec.stage}/control")
         self._threads.start()
         self._send(m.Reply("ready"))
         with suppress(EOFError, OSError):
@@ -70,6 +71,8 @@ class StageProcess:
         if isinstance(command, m.Configure):
             self._send(m.Reply(self._configure(command)))
             return
+        if isinstance(command, m.StartProfile):
+            self._stage.profile.prepare(command)  # here, for torch's profiler wants the main thread at its first use
         self._stage.engine.commands.append(command)
         self._stage.bell.ring()
 

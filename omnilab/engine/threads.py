@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 
 from omnilab.engine.stage import Loop, Stage
+from omnilab.engine.worker import name_thread
 from omnilab.errors import StageFailed
 
 JOIN_WITHIN_S = 10.0
@@ -56,11 +56,3 @@ class LoopThreads:
                 self._dead.append(failure)
                 self._stage.bell.ring()
             raise
-
-
-def name_thread() -> None:
-    """Give the OS thread the name Python knows it by (15 bytes), so that traces and py-spy show it."""
-    thread = threading.current_thread()
-    pthread_setname = getattr(ctypes.CDLL(None), "pthread_setname_np", None)
-    if pthread_setname is not None and thread.ident is not None:
-        pthread_setname(ctypes.c_void_p(thread.ident), thread.name.encode()[:15])

@@ -18,8 +18,7 @@ from omnilab.engine import messages as m
 from omnilab.engine.spec import STAGES, StageSpec
 from omnilab.engine.stage import Stage
 from omnilab.engine.stage_process import START_WITHIN_S, Start
-from omnilab.engine.threads import name_thread
-from omnilab.engine.worker import end_process, start_process
+from omnilab.engine.worker import end_process, name_thread, start_process
 from omnilab.errors import StageFailed, Timeout
 from omnilab.recipe import Recipe
 from omnilab.transfer.connector import Connector, EdgeFolder, MemoryConnector, SharedMemoryConnector, sweep
@@ -215,6 +214,21 @@ class ProcessStages:
             self.send(stage, command)
         return self._all_answers(self._timeout_s, type(command).__name__)
 
+    def ask_each(self, command: Any, within_s: float) -> dict[str, Any]:
+        """Ask every stage; return what each answered, or as a StageFailed why it did not within `within_s`.
+
+        With such a failure in it the pipeline is to be closed: a late answer would pass for that to the next question.
+        """
+        for stage in STAGES:
+            self.send(stage, command)
+        deadline = time.monotonic() + within_s
+        with self._changed:
+            while self._silent() and time.monotonic() < deadline:
+                self._changed.wait(0.1)
+            answers, self._answers.by_stage = self._answers.by_stage, {}
+        what = f"no answer to {type(command).__name__} within {within_s:g} s, or its process has ended"
+        return {stage: answers.get(stage, StageFailed(f"{stage}: {what}", stage=stage)) for stage in STAGES}
+
     def apply(self, recipe: Recipe) -> None:
         """Rewire every stage."""
         self.ask(m.Configure(cloudpickle.dumps(recipe)))
@@ -261,6 +275,10 @@ class ProcessStages:
             bell.close()
         self._events.start()
         self._all_answers(START_WITHIN_S, "start")
+
+    def _silent(self) -> list[str]:
+        """Return the stages that live and owe an answer."""
+        return [s for s in STAGES if s not in self._answers.by_stage and self._processes[s].poll() is None]
 
     def _all_answers(self, within_s: float, what: str) -> dict[str, Any]:
         deadline = time.monotonic() + within_s

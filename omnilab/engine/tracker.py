@@ -19,7 +19,10 @@ from omnilab.trial import RequestRecord
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """One request. `news` holds what its caller has not taken yet."""
+    """One request. `news` holds what its caller has not taken yet; `on_news` is called, on any thread, with more.
+
+    A request whose `requests` are the Thinker's alone has ended with its text.
+    """
 
     record: RequestRecord
     requests: dict[str, m.StageRequest]  # by stage
@@ -35,11 +38,29 @@ class Tracked:
     finish_reasons: dict[str, str] = field(default_factory=dict)
     error: RequestFailed | None = None
     done: bool = False
+    on_news: Callable[[], None] | None = None
 
     @property
     def request_id(self) -> str:
         """The pipeline's own id."""
         return self.record.request_id
+
+    @property
+    def complete(self) -> bool:
+        """Has every stage that was asked given its last?"""
+        if not self.spoken:
+            return self.text_ended
+        return self.text_ended and self.speech_ended and self.audio_ended
+
+    @property
+    def spoken(self) -> bool:
+        """Do the Talker and Code2Wav take part?"""
+        return STAGES[-1] in self.requests
+
+    def tell(self) -> None:
+        """Say that there is news, or the end."""
+        if self.on_news is not None:
+            self.on_news()
 
 
 class Tracker:
@@ -67,14 +88,19 @@ class Tracker:
         with self._lock:
             if self.failure is not None:
                 raise self.failure
+            if tracked.done:
+                raise tracked.error or StageFailed("the request has ended: prepare another")
             self.last_event = tracked.started = time.monotonic()
             self._live[tracked.request_id] = tracked
             self._admit(tracked, STAGES[0])
 
     def end(self, tracked: Tracked, error: RequestFailed) -> None:
-        """Give a request up; nothing happens when it is done."""
+        """Give a request up; nothing happens when it is done. One that has not started never will."""
         with self._lock:
-            self._end(tracked, error)
+            if tracked.request_id in self._live:
+                self._end(tracked, error)
+            elif not tracked.done:
+                tracked.error, tracked.done = error, True
 
     def fail(self, failure: RequestFailed) -> None:
         """The pipeline cannot go on: end every request with `failure`, and refuse those to come with it."""
@@ -92,6 +118,7 @@ class Tracker:
                 self._stage_failed(event.error)
             elif (tracked := self._live.get(event.request_id)) is not None:
                 self._take(tracked, event, now - tracked.started + tracked.record.start_s)
+                tracked.tell()
 
     def _take(self, tracked: Tracked, event: Any, at: float) -> None:
         if isinstance(event, m.Failed):
@@ -106,7 +133,7 @@ class Tracker:
             tracked.finish_reasons["talker"] = event.finish_reason
         elif isinstance(event, m.Audio):
             self._take_audio(tracked, event, at)
-        if tracked.text_ended and tracked.speech_ended and tracked.audio_ended:
+        if tracked.complete:
             self._end(tracked, None)
 
     def _take_tokens(self, tracked: Tracked, event: m.Tokens, at: float) -> None:
@@ -119,7 +146,7 @@ class Tracker:
         if event.finish_reason is not None:
             tracked.text_ended = True
             tracked.finish_reasons["thinker"] = event.finish_reason
-        for stage in STAGES[1:]:
+        for stage in tracked.requests:
             if stage not in tracked.admitted:  # later stages get a request with its first token, as in vLLM-Omni
                 self._admit(tracked, stage)
 
@@ -151,6 +178,7 @@ class Tracker:
             for stage in tracked.admitted:
                 self._send(stage, m.Release(tracked.request_id))
         tracked.done = True
+        tracked.tell()
 
     def _released(self, stage: str, request_id: str) -> None:
         stages = self._releasing.get(request_id)

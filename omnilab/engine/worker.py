@@ -5,6 +5,7 @@ The worker ends when its socket does, so it never outlives its engine, however t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import select
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections import deque
@@ -21,9 +23,10 @@ from typing import Any
 
 import cloudpickle
 
+from omnilab.engine.messages import Work
 from omnilab.engine.spec import StageSpec
 from omnilab.recipe import Recipe
-from omnilab.record import count, recording, span
+from omnilab.record import Recorder, count, recording, span
 from omnilab.seams import Channel, Runner
 
 CLOSE_WITHIN_S = 5.0
@@ -131,15 +134,21 @@ def end_process(process: subprocess.Popen[bytes], within_s: float = CLOSE_WITHIN
 
 def answer(runner: Runner, data: bytes) -> bytes:
     """Unpickle a message, call the runner, pickle its answer. An exception is an answer too."""
+    recorder: Recorder = runner.recorder  # pyright: ignore[reportAttributeAccessIssue]
+    recorder.hold()
+    idle = False
     try:
-        with recording(runner.recorder):  # pyright: ignore[reportAttributeAccessIssue]
+        with recording(recorder):
             with span("unpickle"):
                 message = pickle.loads(data)
+            idle = isinstance(message, Work) and not message.items
             result = runner.call(message)
             with span("pickle"):
                 return pickle.dumps(result, protocol=5)
     except Exception as error:
         return pickle.dumps(RuntimeError(f"{error!r}\n{traceback.format_exc()}"), protocol=5)
+    finally:
+        recorder.release(idle=idle)
 
 
 def receive(connection: Connection, within_s: float) -> Any:
@@ -147,6 +156,16 @@ def receive(connection: Connection, within_s: float) -> Any:
     if not select.select([connection], [], [], within_s)[0]:
         raise TimeoutError(f"no message within {within_s:g} s")
     return cloudpickle.loads(connection.recv_bytes())
+
+
+def name_thread(name: str | None = None) -> None:
+    """Give the OS thread the name Python knows it by (15 bytes), or both a new one: traces and py-spy show it."""
+    thread = threading.current_thread()
+    if name is not None:
+        thread.name = name
+    pthread_setname = getattr(ctypes.CDLL(None), "pthread_setname_np", None)
+    if pthread_setname is not None and thread.ident is not None:
+        pthread_setname(ctypes.c_void_p(thread.ident), thread.name.encode()[:15])
 
 
 def quiet_start() -> None:
@@ -162,6 +181,7 @@ def main() -> int:
     with Connection(int(sys.argv[1])) as connection:
         spec, recipe = receive(connection, within_s=60)
         limit_threads(spec.num_threads)
+        name_thread(f"{spec.stage}/runner")
         try:
             runner = spec.make_runner(spec, recipe)
         except Exception as error:

@@ -18,7 +18,8 @@ from omnilab.experiment.design import AGAIN
 from omnilab.experiment.machine import usable_cores
 from omnilab.experiment.plan import Plan, uses_cuda, warm_up
 from omnilab.experiment.results import ABORTED, RunFolder, aborted
-from omnilab.metrics import PER_REQUEST, host_growth
+from omnilab.experiment.summary import summary
+from omnilab.record import span_cost_ns
 from omnilab.trial import Trial
 from omnilab.workload import Workload
 
@@ -136,6 +137,7 @@ class _Block:
         self._open_pipeline, self._stages = open_pipeline, stages
         self._pipe: Bench | None = None
         self._cuda = uses_cuda(plan.experiment.device)
+        self._span_ns = span_cost_ns()
 
     def run(self) -> None:
         """Measure what has no row yet, and compare its outputs."""
@@ -210,7 +212,7 @@ class _Block:
         seconds, after = time.monotonic() - began, guards.read(self._cuda)
         row: dict[str, Any] = {"error": error, "seconds": seconds, "guards": {"before": before, "after": after}}
         if trial is not None:
-            row |= _summary(trial)
+            row |= summary(trial, self._span_ns)
         own = sum(trial.cpu_s.values()) if trial is not None else 0.0
         row["disturbed"] = guards.disturbances(before, after, seconds, own, usable_cores())
         self._folder.add(self._where(kind, position, name), row, trial)
@@ -238,32 +240,6 @@ class _Block:
 
     def _where(self, kind: str, position: int, name: str) -> dict[str, Any]:
         return {"kind": kind, "block": self._block, "position": position, "variant": name}
-
-
-def _summary(trial: Trial) -> dict[str, Any]:
-    spans: dict[str, float] = {}
-    for row in trial.span_rows:
-        key = f"{row.stage}/{row.thread}/{row.name}"
-        spans[key] = spans.get(key, 0.0) + (row.end_ns - row.start_ns) / 1e6
-    counters: dict[str, int] = {}
-    for row in trial.counter_rows:
-        key = f"{row.stage}/{row.thread}/{row.counter}"
-        counters[key] = counters.get(key, 0) + row.value
-    return {
-        "metrics": trial.metrics, "per_request": _per_request(trial), "outputs": _outputs(trial),
-        "host_growth": host_growth(trial.span_rows), "counters": counters, "spans_ms": spans,
-        "spans_lost": trial.spans_lost, "cpu_s": trial.cpu_s, "occupants": trial.occupants,
-    }  # fmt: skip
-
-
-def _outputs(trial: Trial) -> list[list[str | None]]:
-    """Hashes of each request's tokens, codes and samples."""
-    return [[record.text_sha, record.codes_sha, record.audio_sha] for record in trial.records]
-
-
-def _per_request(trial: Trial) -> dict[str, list[float | None]]:
-    done = [record for record in trial.records if record.error is None]
-    return {name: [function(record) for record in done] for name, function in PER_REQUEST.items()}
 
 
 def _wrong_occupant(trial: Trial, recipe: Recipe) -> str | None:

@@ -46,7 +46,7 @@ COLUMNS = {
     "counters": {"stage": "string", "thread": "string", "edge": "string", "counter": "string", "value": "int64"},
     "spans": {
         "stage": "string", "thread": "string", "name": "string", "request": "string", "chunk": "int64",
-        "start_ns": "int64", "end_ns": "int64",
+        "start_ns": "int64", "end_ns": "int64", "num_bytes": "int64",
     },
 }  # fmt: skip
 WHERE = {"kind": "string", "block": "int64", "position": "int64", "variant": "string"}

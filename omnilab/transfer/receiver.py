@@ -13,7 +13,7 @@ from omnilab.errors import RequestFailed, StageFailed, Timeout
 from omnilab.record import Recorder, count, recording, span
 from omnilab.seams import Accumulate, Payload
 from omnilab.transfer.connector import Connector
-from omnilab.transfer.encoding import Buffer, decode
+from omnilab.transfer.encoding import Buffer, decode, nbytes
 
 
 @dataclass(slots=True, eq=False)
@@ -102,9 +102,10 @@ class Receiver:
 
     def _take_in(self, inlet: Inlet, buffer: Buffer, started_ns: int) -> None:
         chunk = decode(buffer)
-        self._recorder.add("get", started_ns, time.monotonic_ns(), inlet.request_id, inlet.next_chunk_id)
+        chunk_id, size = inlet.next_chunk_id, nbytes([buffer])
+        self._recorder.add("get", started_ns, time.monotonic_ns(), inlet.request_id, chunk_id, size)
         count("chunks_received")
-        with span("accumulate", inlet.request_id, inlet.next_chunk_id):
+        with span("accumulate", inlet.request_id, chunk_id):
             held = self._accumulate(inlet.held, chunk)
         _count_copies(held, chunk)
         inlet.held = held

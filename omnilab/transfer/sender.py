@@ -78,17 +78,18 @@ class Sender:
         try:
             with span("encode", outbox.request_id, chunk_id):
                 buffers = encode(payload)
+                size = nbytes(buffers)
             with outbox.lock:
                 if outbox.closed:
                     return
-                with span("put", outbox.request_id, chunk_id):
+                with span("put", outbox.request_id, chunk_id, size):
                     taken = self._connector.put(outbox.request_id, chunk_id, buffers)
                 outbox.closed = snapshot.finished or not taken
         except Exception as error:
             self._fail(snapshot, f"could not put chunk {chunk_id}: {error!r}")
             return
         if taken:
-            _count_chunk(chunk_id, payload, nbytes(buffers))
+            _count_chunk(chunk_id, payload, size)
         else:
             count("chunks_refused")
 

@@ -15,7 +15,7 @@ from omnilab.experiment.checks.differences import compared
 from omnilab.experiment.checks.verification import verify
 from omnilab.experiment.reports.report import Report
 from omnilab.metrics import HOST_SPANS
-from omnilab.record import CounterRow, SpanRow
+from omnilab.record import CounterRow, LostRow, SpanRow
 from omnilab.trial import Trial
 
 DRAWN = Report.figures
@@ -455,3 +455,30 @@ def test_growth_and_sums_come_from_span_rows_as_in_the_trial(small, script, tmp_
     small(blocks=3).run(tmp_path / "run", open_pipeline=script().open)
     assert lines_of(tmp_path / "run")[1]["host_growth"] > 1
     assert said_of(tmp_path / "run") == ""
+
+
+def test_sums_hold_the_spans_that_a_full_ring_overwrote(small, script, tmp_path, monkeypatch):
+    bench = sys.modules[script.__module__].Scripted
+    whole = bench.run
+
+    def overwritten(self, workload):
+        trial = whole(self, workload)
+        trial.lost_rows = [
+            LostRow("talker", "runner", "merge", 1000, 5_000_000),
+            LostRow("thinker", "engine", "schedule", 3, 70),
+        ]
+        return trial
+
+    monkeypatch.setattr(bench, "run", overwritten)
+    report = small(blocks=3).run(tmp_path / "run", open_pipeline=script().open)
+    line = next(line for line in lines_of(tmp_path / "run") if line["kind"] == "trial")
+    kept = line["spans_ms"]["talker/runner/merge"] - 5
+    assert kept > 0 and line["metrics"]["host_ms_per_step"] == pytest.approx((kept + 5) / 40)
+    assert line["span_numbers"] == {"talker/runner": 1001, "thinker/engine": 3}
+    assert line["host_growth"] is None  # the first steps are not there to compare with
+    assert "too low" not in report.markdown() and "host ms" in report.markdown()
+    assert said_of(tmp_path / "run") == ""
+    line["spans_lost"]["talker/runner"]["merge"][1] = 4.0
+    others = [other for other in lines_of(tmp_path / "run") if other["kind"] != "trial" or other["block"]]
+    write_lines(tmp_path / "run", [line, *others])
+    assert "spans_ms.talker/runner/merge" in said_of(tmp_path / "run")

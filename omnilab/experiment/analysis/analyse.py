@@ -25,7 +25,7 @@ from omnilab.experiment.analysis.effects import (
 from omnilab.experiment.analysis.findings import Effect, Findings, Moved, Variant
 from omnilab.experiment.analysis.moved import moved_counters, moved_spans, per_stage, unsettled
 from omnilab.experiment.analysis.prediction import predicted_of
-from omnilab.experiment.analysis.table import Table, lost_spans, mean
+from omnilab.experiment.analysis.table import Table, lost_spans, mean, too_low
 from omnilab.experiment.design import AGAIN, FACTORIALS
 from omnilab.experiment.results import aborted
 from omnilab.experiment.statistics import estimate
@@ -242,10 +242,28 @@ def _notes(found: Findings, table: Table) -> list[str]:
         notes.append(f"no main effects, so no verdict: {names} have no speed; leave that toggle out and run it again")
     lost: Counter[str] = Counter()
     for row in table.rows.values():
-        lost.update(lost_spans(row))
+        lost.update({loop: count for loop, count in lost_spans(row).items() if loop in too_low(row)})
     if lost:
         said = ", ".join(f"{count:,} of {loop}" for loop, count in sorted(lost.items()))
         notes.append(f"spans that the rings did not hold: {said}: span sums there are too low")
+    return notes + _of_spans(table)
+
+
+def _of_spans(table: Table) -> list[str]:
+    """Say what recording spans cost, and whose clocks were not ours; older runs did not measure it."""
+    notes, shares, ahead = list[str](), list[float](), dict[str, float]()
+    for row in table.rows.values():
+        if row.get("span_numbers") and row["metrics"]["wall_s"]:
+            shares.append(max(row["span_numbers"].values()) * row["span_ns"] / 1e9 / row["metrics"]["wall_s"])
+        for process, (offset, error) in row.get("clocks", {}).items():
+            if abs(offset) > error:
+                ahead[process] = max(ahead.get(process, 0.0), abs(offset) / 1e6)
+    if shares:
+        dearest = max(shares)
+        notes.append(f"recording spans took at most {dearest:.2%} of a trial's wall time, on its busiest loop")
+    if ahead:
+        said = ", ".join(f"{process} by {ms:,.1f} ms" for process, ms in sorted(ahead.items()))
+        notes.append(f"clocks that are not this process's: {said}: their spans were moved onto one clock")
     return notes
 
 

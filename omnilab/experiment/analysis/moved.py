@@ -9,7 +9,7 @@ import numpy as np
 
 from omnilab.experiment.analysis.effects import LEVEL, Comparison
 from omnilab.experiment.analysis.findings import Moved
-from omnilab.experiment.analysis.table import Row, Table, lost_spans, mean
+from omnilab.experiment.analysis.table import Row, Table, mean, too_low
 from omnilab.experiment.statistics import estimate
 from omnilab.experiment.statistics.estimate import LEAST_BLOCKS
 
@@ -81,7 +81,7 @@ def moved_spans(table: Table, comparisons: Sequence[Comparison]) -> dict[str, tu
 
     Benjamini-Hochberg over all spans of all variants: exploratory.
     """
-    lost = {loop for row in table.rows.values() for loop in lost_spans(row)}  # their sums are too low: not looked at
+    lost = {loop for row in table.rows.values() for loop in too_low(row)}  # not looked at
     names = sorted({
         name for row in table.rows.values() for name, ms in row["spans_ms"].items()
         if ms >= LEAST_SPAN_MS and name.rsplit("/", 1)[0] not in lost

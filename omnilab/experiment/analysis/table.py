@@ -63,7 +63,7 @@ class Table:
     def logs(self, metric: str) -> Array:
         """Return the logs of a metric; what is not positive is missing, and what lost spans have made too small."""
         of_talker = metric == "host_ms_per_step"
-        values = self.matrix(lambda row: None if of_talker and lost_in("talker/", row) else row["metrics"].get(metric))
+        values = self.matrix(lambda row: None if of_talker and _talkers_too_low(row) else row["metrics"].get(metric))
         return np.log(values, out=np.full_like(values, np.nan), where=values > 0)
 
     @cached_property
@@ -86,15 +86,30 @@ class Table:
         return columns[name] - columns[BASE if against == self.baseline else against]
 
 
-def lost_spans(row: Row) -> dict[str, int]:
-    """Return by loop how many spans its ring did not hold; a run of before loops were told apart has one number."""
+def lost_by_loop(row: Row) -> dict[str, Any]:
+    """Return by loop what its ring overwrote: number and ms by span name.
+
+    Older runs know their number alone: there the loop's span sums are too low.
+    """
     lost = row.get("spans_lost")
     return dict(lost) if isinstance(lost, Mapping) else {"some loops": lost} if lost else {}
 
 
-def lost_in(place: str, row: Row) -> bool:
-    """Did a loop lose spans whose name begins so ("talker/")?"""
-    return any(loop.startswith(place) for loop in lost_spans(row))
+def lost_spans(row: Row) -> dict[str, int]:
+    """Return by loop how many spans its ring overwrote."""
+    return {
+        loop: names if isinstance(names, int) else sum(count for count, _ in names.values())
+        for loop, names in lost_by_loop(row).items()
+    }
+
+
+def too_low(row: Row) -> set[str]:
+    """Return the loops whose span sums are too low."""
+    return {loop for loop, names in lost_by_loop(row).items() if isinstance(names, int)}
+
+
+def _talkers_too_low(row: Row) -> bool:
+    return any(loop.startswith("talker/") for loop in too_low(row))
 
 
 def mean(values: Sequence[float | None]) -> float | None:

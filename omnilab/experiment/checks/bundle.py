@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from omnilab.errors import BadInput, Error, RunFolderError
+from omnilab.experiment.analysis.waited import KEPT
 from omnilab.experiment.checks.verification import MANIFEST, SPANS, TABLES, read_manifest, verify
 from omnilab.experiment.reports.report import write_reports
+from omnilab.experiment.reports.timeline import KEPT as TIMELINE
 from omnilab.experiment.results import strict_json
 
 FORMAT = 1
 MOST_BYTES = 2 << 30  # of all files of a zip, unpacked
 TOLD = 5  # differences named when a run is refused
-ALWAYS = ("run.json", "trials.jsonl", "report.md", "report.html", "figures")
+ALWAYS = ("run.json", "trials.jsonl", "report.md", "report.html", KEPT, TIMELINE, "figures")
 AUDIO = "audio"
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # a zip knows no earlier time
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError)

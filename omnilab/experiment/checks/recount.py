@@ -5,15 +5,17 @@ Needs pyarrow, nothing of torch. Every metric comes from `omnilab.metrics`, as i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from omnilab.experiment.analysis.table import lost_by_loop
 from omnilab.experiment.checks.differences import NOTHING, Difference, brief, compared
 from omnilab.experiment.results import WHERE
 from omnilab.metrics import HOST_SPANS, PER_REQUEST, host_growth
-from omnilab.record import CounterRow, SpanRow
+from omnilab.record import CounterRow, LostRow, SpanRow
 from omnilab.trial import RequestRecord, Trial
 
 if TYPE_CHECKING:
@@ -48,14 +50,18 @@ def read_rows(folder: Path, files: Iterable[str]) -> Rows:
         records=[RequestRecord(**{name: row[name] for name in STORED}) for row in requests],
         outputs=[[row[name] for name in HASHES] for row in requests],
         counters=[CounterRow(*(row[name] for name in CounterRow._fields)) for row in counters],
-        spans=tables["spans"].select(SpanRow._fields) if "spans" in tables else None,
+        spans=_spans_of(tables["spans"]) if "spans" in tables else None,
     )
 
 
 def recounted(line: Line, rows: Rows, requests: int) -> dict[str, list[Difference]]:
     """Compare everything that a trial's line says with its rows, by KINDS; `requests` is how many were asked."""
     trial = _trial_of(line, rows)
-    numbers = {"requests": _of_requests(rows, trial), "counters": _of_counters(rows), "spans": _of_spans(rows, trial)}
+    numbers = {
+        "requests": _of_requests(rows, trial),
+        "counters": _of_counters(rows),
+        "spans": _of_spans(line, rows, trial),
+    }
     found = {kind: compared("", {name: line[name] for name in new}, new) for kind, new in numbers.items()}
     for where in rows.where[:1]:
         found["requests"] += compared("rows", {name: line[name] for name in WHERE}, where)
@@ -82,6 +88,7 @@ def _trial_of(line: Line, rows: Rows) -> Trial:
         rows.counters,
         wall_s=line["metrics"]["wall_s"] or 0.0,
         cpu_s=line["cpu_s"],
+        lost=_lost_rows(line) if rows.spans is not None else (),  # else they are in the sums
     )
 
 
@@ -102,16 +109,44 @@ def _of_counters(rows: Rows) -> dict[str, Any]:
     return {"counters": sums}
 
 
-def _of_spans(rows: Rows, trial: Trial) -> dict[str, Any]:
+def _of_spans(line: Line, rows: Rows, trial: Trial) -> dict[str, Any]:
     if rows.spans is None:
         return {}
     import pyarrow.compute as pc
 
     took = pc.call_function("subtract", [rows.spans["end_ns"], rows.spans["start_ns"]])
     table = rows.spans.append_column("ns", took)
-    sums = table.group_by(["stage", "thread", "name"]).aggregate([("ns", "sum")]).to_pylist()
-    spans_ms = {f"{row['stage']}/{row['thread']}/{row['name']}": row["ns_sum"] / 1e6 for row in sums}
-    return {"spans_ms": spans_ms, "host_growth": host_growth(trial.span_rows)}
+    sums = table.group_by(["stage", "thread", "name"]).aggregate([("ns", "sum"), ("ns", "count")]).to_pylist()
+    spans_ms, numbers = dict[str, float](), Counter[str]()
+    for stage, thread, name, ns, number in [
+        *((row["stage"], row["thread"], row["name"], row["ns_sum"], row["ns_count"]) for row in sums),
+        *((row.stage, row.thread, row.name, row.ns, row.number) for row in trial.lost_rows),
+    ]:
+        key = f"{stage}/{thread}/{name}"
+        spans_ms[key] = spans_ms.get(key, 0.0) + ns / 1e6
+        numbers[f"{stage}/{thread}"] += number
+    found = {"spans_ms": spans_ms, "host_growth": host_growth(trial.span_rows, trial.lost_rows)}
+    return found | ({"span_numbers": dict(numbers)} if "span_numbers" in line else {})  # older runs lack them
+
+
+def _spans_of(table: pa.Table) -> pa.Table:
+    """Return the columns of a span; those of an older run have no sizes."""
+    import pyarrow as pa
+
+    if "num_bytes" not in table.column_names:
+        table = table.append_column("num_bytes", pa.array([-1] * len(table), pa.int64()))
+    return table.select(SpanRow._fields)
+
+
+def _lost_rows(line: Line) -> list[LostRow]:
+    """Return the sums of spans that rings overwrote; an older run knows their number alone, and adds nothing."""
+    return [
+        LostRow(stage, thread, name, number, round(ms * 1e6))
+        for loop, names in lost_by_loop(line).items()
+        if not isinstance(names, int)
+        for stage, _, thread in [loop.partition("/")]
+        for name, (number, ms) in names.items()
+    ]
 
 
 def _host_spans(spans: pa.Table) -> list[SpanRow]:

@@ -32,7 +32,10 @@ TABLES = tuple(f"{name}.parquet" for name in COLUMNS)
 SPANS = "spans.parquet"
 SHOWN_BEFORE = 20  # characters of a differing line before the place
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError)  # what damaged rows and lines raise
-NO_SPANS = "span rows are not packed: span sums are taken from trials.jsonl, and growth over steps as it is there"
+NO_SPANS = (
+    "span rows are not packed: span sums are taken from trials.jsonl, and growth over steps as it is there; paths and "
+    "what-ifs from waited.json"
+)
 MEASURED = "taken as stored, for no row holds them: wall and processor time of a trial, readings of the machine"
 NO_FIGURES = "figures are not compared: they depend on the drawing library's version"
 
