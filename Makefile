@@ -49,5 +49,5 @@ $(VENV)/.lab: $(PINS) $(VENV)/.torch
 	touch $@
 
 $(VENV)/.dev: $(PINS) $(VENV)/.lab
-	$(PIP) --editable '.[lab,dev]'
+	$(PIP) --editable '.[all]'
 	touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,7 +12,9 @@ COMMANDS = {
     "verify": "recompute a run's report from its rows; needs no torch",
     "compare": "does a second run repeat the first, and may the two be compared",
     "pack": "one zip of a run to attach to a pull request",
-    "trace": "the spans of a run as traces to open in Perfetto",
+    "trace": "the spans of a run as traces for Perfetto, and as TensorBoard's summaries",
+    "profile": "torch traces, a merged trace and flame graphs of every stage, in passes of their own",
+    "export": "the requests of a run as OpenTelemetry traces",
     "models": "write a named size as a Hugging Face folder",
     "check": "what this machine can run, and what to install",
 }
@@ -29,7 +32,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"omnilab: no command {arguments[0]!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return importlib.import_module(f"omnilab.{arguments[0]}").main(arguments[1:])
+    return importlib.import_module(_module(arguments[0])).main(arguments[1:])
+
+
+def _module(name: str) -> str:
+    """Return the module of a command; a room that is one has it in its `__main__`."""
+    spec = importlib.util.find_spec(f"omnilab.{name}")
+    assert spec is not None
+    return f"omnilab.{name}" if spec.submodule_search_locations is None else f"omnilab.{name}.__main__"
 
 
 def usage() -> str:

@@ -11,16 +11,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "omnilab"
 # A module imports from its own layer and those above it.
 LAYERS = (
-    {"errors", "record", "seams"},
+    {"errors", "record", "seams", "show"},
     {"toggle"},
     {"toggles"},
     {"recipe", "recipes"},
-    {"prompt", "workload", "metrics", "trial", "model", "transfer"},
+    {"prompt", "workload", "metrics", "clock", "trial", "model", "transfer"},
     {"engine"},
     {"intake", "speech", "pipeline"},
     {"experiment", "profile", "serve", "vllm_omni"},
     {
-        *("notebook", "command", "ablate", "bench", "models", "check", "cli", "__main__"),
+        *("notebook", "board", "export", "command", "ablate", "bench", "models", "check", "cli", "__main__"),
         *("verify", "pack", "compare", "trace"),
     },
 )
@@ -30,7 +30,8 @@ DRAWS = {"report.py", "sweep_report.py", "figures.py", "progress.py"}
 
 
 def room(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The part of the package that a module belongs to; a room's `__main__` is a command line."""
+    return "__main__" if path.name == "__main__.py" else path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imports(path):
@@ -103,6 +104,9 @@ LIGHT = (
     "omnilab.pack",
     "omnilab.compare",
     "omnilab.trace",
+    "omnilab.export",
+    "omnilab.profile.otel",
+    "omnilab.board.data",
 )
 
 

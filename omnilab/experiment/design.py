@@ -88,6 +88,11 @@ def in_block(design: str, variant: Variant, block: int) -> bool:
     return design != "half-fraction" or not variant.toggles or len(variant.toggles) % 2 == block % 2
 
 
+def together(toggles: Toggles) -> list[Variant]:
+    """All on at once, and nothing else."""
+    return [Variant(BASELINE), Variant(label(toggles), toggles, BASELINE)]
+
+
 def ladder(toggles: Toggles) -> list[Variant]:
     """Toggles added one after another in the given order, each rung compared with the one below."""
     rungs = [Variant(BASELINE)]
@@ -107,6 +112,7 @@ DESIGNS: Mapping[str, Design] = MappingProxyType(
         "factorial": factorial,
         "half-fraction": half_fraction,
         "ladder": ladder,
+        "together": together,
     }
 )
 

@@ -9,38 +9,25 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omnilab.errors import BadInput, RunFolderError
 from omnilab.experiment.analysis.table import lost_spans
 from omnilab.experiment.checks.verification import SPANS, read_manifest
 from omnilab.experiment.results import read_run
+from omnilab.profile.arrows import LOOPS, NEEDED, STAGES, Arrow, arrows_of
 from omnilab.record import SpanRow
-from omnilab.trial import edge_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     Spans: TypeAlias = Iterable[SpanRow] | DataFrame
 
-STAGES = ("thinker", "talker", "code2wav")
-LOOPS = ("receive", "engine", "runner", "send")  # as data flows through a stage
 PHASES = "Xsf"  # as Perfetto takes the events of one instant
 LOOPS_AT_MOST = 100  # of a stage: what its tids have room for
 Event: TypeAlias = dict[str, Any]
-
-
-class Arrow(NamedTuple):
-    """One chunk on an edge: the span that sent it and the span that took it, on one clock."""
-
-    edge: str
-    request: str
-    chunk: int
-    put: SpanRow
-    get: SpanRow
 
 
 def chrome_trace(spans: Spans, *, trial: str = "", offsets: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -50,7 +37,7 @@ def chrome_trace(spans: Spans, *, trial: str = "", offsets: Mapping[str, int] | 
     `metadata` counts spans, arrows, chunks `unmatched` (only one end was recorded) and `crossed` (see `crossings`).
     """
     rows = _on_one_clock(spans, offsets)
-    found, unmatched = _arrows(rows)
+    found, unmatched = arrows_of(rows)
     tracks, start_ns = _tracks(rows), rows[0].start_ns if rows else 0
     timed = [_slice(row, tracks[row.stage, row.thread], start_ns) for row in rows]
     timed += [end for number, arrow in enumerate(found, 1) for end in _ends(number, arrow, tracks, start_ns)]
@@ -82,7 +69,7 @@ def write_trace(
 
 def crossings(spans: Spans, offsets: Mapping[str, int] | None = None) -> list[Arrow]:
     """Return the chunks that were taken before they were sent: there are none, unless two clocks differ."""
-    return _crossed(_arrows(_on_one_clock(spans, offsets))[0])
+    return _crossed(arrows_of(_on_one_clock(spans, offsets))[0])
 
 
 def variants_of(folder: Path) -> list[str]:
@@ -118,25 +105,10 @@ def _shifted(row: SpanRow, by_ns: int) -> SpanRow:
 def _rows(spans: Any) -> list[SpanRow]:
     if not hasattr(spans, "itertuples"):
         return list(spans)
-    if missing := set(SpanRow._fields) - set(spans.columns):
+    if missing := NEEDED - set(spans.columns):
         raise BadInput(f"spans lack the columns {', '.join(sorted(missing))}")
-    return [SpanRow(*row) for row in spans[list(SpanRow._fields)].itertuples(index=False, name=None)]
-
-
-def _arrows(rows: Iterable[SpanRow]) -> tuple[list[Arrow], int]:
-    """Pair each chunk's `put` with its `get`, whichever loops they ran on; count the ends left over."""
-    ends: dict[tuple[str, str, int], tuple[list[SpanRow], list[SpanRow]]] = defaultdict(lambda: ([], []))
-    for row in rows:
-        if row.name == "put" and (edge := edge_of(row.stage, "send")):
-            ends[edge, row.request, row.chunk][0].append(row)
-        elif row.name == "get" and (edge := edge_of(row.stage, "receive")):
-            ends[edge, row.request, row.chunk][1].append(row)
-    found, unmatched = list[Arrow](), 0
-    for key, (puts, gets) in ends.items():
-        # a request's id may come again in rows of several trials: the first put is the first get's
-        found += [Arrow(*key, put, get) for put, get in zip(puts, gets, strict=False)]
-        unmatched += abs(len(puts) - len(gets))
-    return sorted(found, key=lambda arrow: (arrow.put.start_ns, arrow[:3])), unmatched
+    columns = [name for name in SpanRow._fields if name in spans.columns]  # older runs have no num_bytes, the last
+    return [SpanRow(*row) for row in spans[columns].itertuples(index=False, name=None)]
 
 
 def _crossed(found: Iterable[Arrow]) -> list[Arrow]:
@@ -184,11 +156,8 @@ def _ends(number: int, arrow: Arrow, tracks: Mapping[tuple[str, str], tuple[int,
 
     A receiver polls: its `get` may begin before the `put` that it finds has ended.
     """
-    put, get = arrow.put, arrow.get
-    out_ns = max(put.start_ns, min(put.end_ns - 1, get.start_ns))
-    in_ns = min(max(get.start_ns, out_ns), get.end_ns)
     events = list[Event]()
-    for phase, row, time_ns in (("s", put, out_ns), ("f", get, in_ns)):
+    for phase, row, time_ns in (("s", arrow.put, arrow.out_ns), ("f", arrow.get, arrow.in_ns)):
         pid, tid = tracks[row.stage, row.thread]
         event = {"ph": phase, "pid": pid, "tid": tid, "ts": _us(time_ns - start_ns), "id": number}
         events.append(event | {"name": "chunk", "cat": "chunk"} | ({"bp": "e"} if phase == "f" else {}))
@@ -235,6 +204,6 @@ def _read(folder: Path, name: str) -> DataFrame:
         frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:  # pyarrow's errors are such
         raise RunFolderError(f"{path}: is damaged: {error}") from error
-    if missing := set(SpanRow._fields) - set(frame.columns):
+    if missing := NEEDED - set(frame.columns):
         raise RunFolderError(f"{path}: is damaged: lacks the columns {', '.join(sorted(missing))}")
     return frame

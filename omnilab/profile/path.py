@@ -1,7 +1,4 @@
-"""Critical path of a request over stages and edges, and what another speed of a stage would change, from spans.
-
-What waits for what is in `omnilab.profile.order`.
-"""
+"""Critical path of a request over stages and edges, from spans. What waits for what is in `omnilab.profile.order`."""
 
 from __future__ import annotations
 
@@ -41,11 +38,26 @@ def critical_path(spans: Iterable[SpanRow], request: str, until: Until = "end") 
     A request without audio ends with its last span. The segments follow each other without gap or overlap. `spans` are
     the rows of one trial, of all its requests. BadInput when the request is not in them, or has no audio to wait for.
     """
-    rows = list(spans)
-    pieces = pieces_of(rows)
-    order = Order([piece for piece in pieces if piece.served(request)])
-    end = _end([row for row in rows if row.request == request], order, request, until)
-    return _Walk(pieces, order, request).back_from(end, order.pieces[order.first[request]].start)
+    return Paths(spans).path(request, until)
+
+
+class Paths:
+    """The critical paths of one trial's requests: its spans are taken apart once, however many paths are asked for."""
+
+    def __init__(self, spans: Iterable[SpanRow], pieces: Sequence[Piece] | None = None) -> None:
+        """Take the rows of one trial, of all its requests, and their `pieces_of` where these are known."""
+        rows = list(spans)
+        self._pieces = pieces_of(rows) if pieces is None else pieces
+        self._own = rows_by_request(rows)
+        self._orders: dict[str, Order] = {}
+
+    def path(self, request: str, until: Until = "end") -> list[Segment]:
+        """Return `critical_path` of one of the requests."""
+        if request not in self._orders:
+            self._orders = {request: Order([piece for piece in self._pieces if piece.served(request)])}
+        order = self._orders[request]
+        end = end_of(self._own.get(request, ()), order, request, until)
+        return _Walk(self._pieces, order, request).back_from(end, order.pieces[order.first[request]].start)
 
 
 def shares(path: Sequence[Segment]) -> dict[str, float]:
@@ -58,61 +70,6 @@ def in_words(path: Sequence[Segment], first_audio: Sequence[Segment] = ()) -> st
     end = f"the end{'' if first_audio else ' was held'} by {_holder(path)}"
     sentence = f"the first audio was held by {_holder(first_audio)}, {end}." if first_audio else f"{end}."
     return sentence[0].upper() + sentence[1:]
-
-
-def what_if(
-    spans: Iterable[SpanRow], place: str, factor: float, *, request: str | None = None, until: Until = "end"
-) -> int:
-    """Predict by how many ns a request would take longer (below 0: shorter) if `place` took `factor` times as long.
-
-    `place` is a stage, a "stage/name" (the time in spans inside such a span does not count) or an edge, whose time is
-    from a put's end to a get that waited for it. Without `request` it is the time from the first request's first span
-    to the last request's end. All pieces are timed anew in the recorded order: each starts when all it had to wait for
-    has ended, as long after the one that ended last as it was recorded. So the path may move to another stage.
-
-    Limits: batches and the order of requests stay as recorded; a polling loop keeps its recorded delay; a request that
-    began after another's end is taken to have waited for it, so arrivals by the clock move too; stages that share a
-    processor do not make each other faster or slower. BadInput for an unknown place or request, or factor below 0.
-    """
-    if factor < 0:
-        raise BadInput(f"what_if: factor must be 0 or more, not {factor:g}")
-    rows = list(spans)
-    order = Order([piece for piece in pieces_of(rows) if not piece.idle])
-    if place not in order.places():
-        raise BadInput(f"what_if: no {place!r} in the spans; there are {', '.join(sorted(order.places()))}")
-    every: dict[str, list[SpanRow]] = defaultdict(list)
-    for row in rows:
-        every[row.request].append(row)
-    order.close_loop({name: _end(own, order, name, "end") for name, own in every.items() if name})
-    asked = [name for name in every if name] if request is None else [request]
-    if not asked:
-        raise BadInput("what_if: no spans of a request")
-    last = max((_end(every[name], order, name, until) for name in asked), key=lambda index: order.pieces[index].end)
-    first = min(order.first[name] for name in asked)
-    starts, ends = _retimed(order, place, factor)
-    return round(ends[last] - starts[first] - (order.pieces[last].end - order.pieces[first].start))
-
-
-def _retimed(order: Order, place: str, factor: float) -> tuple[list[float], list[float]]:
-    """Return starts and ends of all pieces; each keeps its recorded delay after what ended last."""
-    starts: list[float] = []
-    ends: list[float] = []
-    for index, piece in enumerate(order.pieces):
-        latest = order.latest(index)
-        waits: list[float] = []
-        for other in order.after[index]:
-            delay: float = piece.start - order.pieces[other].end
-            if other != latest:
-                delay = min(0, delay)
-            elif delay > 0 and piece.edge == place and other == order.put_of.get(index):
-                delay *= factor
-            if other < index:  # false only where the clocks of two hosts disagree by more than a put
-                waits.append(ends[other] + delay)
-        start = max(waits, default=piece.start)
-        scale = factor if place in (piece.stage, f"{piece.stage}/{piece.name}") else 1
-        starts.append(start)
-        ends.append(start + (piece.end - piece.start) * scale)
-    return starts, ends
 
 
 class _Walk:
@@ -168,7 +125,7 @@ def _start(piece: Piece) -> int:
     return piece.start
 
 
-def _end(own: Sequence[SpanRow], order: Order, request: str, until: Until) -> int:
+def end_of(own: Sequence[SpanRow], order: Order, request: str, until: Until) -> int:
     """Return the index of the piece with which the request's first or last `vocode` ends, or the last of its spans."""
     if not own:
         raise BadInput(f"{request}: no spans of this request")
@@ -180,6 +137,14 @@ def _end(own: Sequence[SpanRow], order: Order, request: str, until: Until) -> in
     index = order.last((row.stage, row.thread), row.end_ns)
     assert index is not None
     return index
+
+
+def rows_by_request(rows: Iterable[SpanRow]) -> dict[str, list[SpanRow]]:
+    """Return the rows of each request, in the order of its first."""
+    every: dict[str, list[SpanRow]] = defaultdict(list)
+    for row in rows:
+        every[row.request].append(row)
+    return every
 
 
 def _sums(path: Sequence[Segment], keys: Iterable[str]) -> dict[str, float]:

@@ -3,14 +3,19 @@
 import gzip
 import json
 import shutil
+import sys
+import wave
 from contextlib import contextmanager
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from omnilab import cli, verify
 from omnilab import trace as command
 from omnilab.errors import BadInput, RunFolderError
 from omnilab.experiment.checks import bundle
+from omnilab.profile import queries, summaries
 from omnilab.profile.chrome import from_run, variants_of
 from omnilab.record import SpanRow
 
@@ -80,6 +85,7 @@ def test_each_variant_has_a_trace_and_the_run_still_verifies(run, capsys):
     assert f"{run}/traces/shallow_merge/merged.json.gz: shallow_merge, block 0, 4 spans, 1 chunks as arrows" in said
     assert said.count("1 chunks have one end only: no arrow") == len(names)
     assert "ui.perfetto.dev" in said and "chrome://tracing" in said
+    assert f"see it: tensorboard --logdir {run}/traces" in said and "with --tensorboard also" in said
     trace = read(run / "traces" / "shallow_merge" / "merged.json.gz")
     assert trace["metadata"]["trial"] == "shallow_merge, block 0"
     assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "X"} == {"merge", "put", "get"}
@@ -174,3 +180,140 @@ def test_a_trial_without_spans_is_refused(kept, tmp_path, small, script):
     assert len(from_run(run, "shallow_merge", 1)) == 1
     with pytest.raises(RunFolderError):
         from_run(tmp_path, "shallow_merge")
+
+
+def read_back(folder):
+    """Read a folder of event files as TensorBoard does."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "audio": 0})
+    events.Reload()
+    return events
+
+
+def texts_of(events):
+    return {
+        tag.removesuffix("/text_summary"): events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_scalars_text_and_sounds_can_be_read_back(run, capsys):
+    assert command.main([str(run), "--tensorboard"]) == 0
+    said = capsys.readouterr().out
+    assert "shallow_merge, scalars, text and sounds for TensorBoard" in said
+    assert said.splitlines()[-1] == f"see it: tensorboard --logdir {run}/traces"
+    events = read_back(run / "traces" / "shallow_merge")
+    ours = [line for line in lines_of(run) if (line["kind"], line["variant"]) == ("trial", "shallow_merge")]
+    lines = {line["block"]: line for line in ours}
+    for name in ("wall_s", "ttft_ms", "host_ms_per_step"):
+        found = [(event.step, event.value) for event in events.Scalars(f"metrics/{name}")]
+        assert found == [(block, pytest.approx(line["metrics"][name])) for block, line in sorted(lines.items())]
+    merged = [event.value for event in events.Scalars("spans_ms/talker/runner/merge")]
+    assert merged == pytest.approx([lines[block]["spans_ms"]["talker/runner/merge"] for block in sorted(lines)])
+    texts = texts_of(events)
+    assert "## What moved" in texts["report"] and "- **shallow_merge**: counted:" in texts["report"]
+    assert "verdicts" not in texts
+    assert texts_of(read_back(run / "traces" / "BEFORE_1378"))["verdicts"].count("| shallow_merge |") == 1
+    with wave.open(str(run / "audio" / "shallow_merge-0.wav"), "rb") as file:
+        whole = file.readframes(file.getnframes())
+    (sound,) = events.Audio("request 0")
+    assert _close(whole, sound.encoded_audio_string)
+    assert verify.main([str(run)]) == 0
+    packed = bundle.pack(run)
+    assert packed.left_out["traces"] == 2 * len(variants_of(run))
+
+
+def _close(pcm, wav):
+    """Are the samples the same, but for the rounding of 16 bits?"""
+    ours, theirs = np.frombuffer(pcm, "<i2").astype(int), np.frombuffer(wav[-len(pcm) :], "<i2").astype(int)
+    return np.abs(ours - theirs).max() <= 1
+
+
+def test_a_long_sound_is_cut_and_says_so(run):
+    rate = 24_000
+    with wave.open(str(run / "audio" / "shallow_merge-0.wav"), "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes(bytes(2 * rate * (summaries.MOST_SECONDS + 5)))
+    assert command.main([str(run), "--variant", "shallow_merge", "--tensorboard"]) == 0
+    (tag,) = read_back(run / "traces" / "shallow_merge").Tags()["audio"]
+    assert tag == "request 0 (its first 30 s)"
+
+
+def test_a_second_call_replaces_our_summaries_and_no_others(run):
+    folder = run / "traces" / "shallow_merge"
+    folder.mkdir(parents=True)
+    other = folder / "events.out.tfevents.1.other.host"
+    other.write_bytes(b"")
+    for _ in range(2):
+        assert command.main([str(run), "--variant", "shallow_merge", "--tensorboard"]) == 0
+    assert other.exists()
+    assert len(list(folder.glob("*.omnilab"))) == 1
+    assert len(read_back(next(folder.glob("*.omnilab"))).Scalars("metrics/wall_s")) == 3
+    assert not (run / "traces" / "BEFORE_1378").exists()
+
+
+def test_without_tensorboard_the_extra_is_named_and_nothing_is_written(run, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert "pip install 'omnilab[trace]'" in refused(capsys, run, "--tensorboard")
+    assert not (run / "traces").exists()
+    assert command.main([str(run), "--variant", "shallow_merge"]) == 0  # a trace needs none
+
+
+def test_summaries_go_into_the_run_not_beside_out(run, tmp_path, capsys):
+    said = refused(capsys, run, "--variant", "shallow_merge", "--tensorboard", "--out", tmp_path / "x.json.gz")
+    assert "leave one of them away" in said
+
+
+class Processor:
+    """Stands for Perfetto's trace processor: answers each query with one row that names it."""
+
+    def __init__(self, trace, config):
+        self.trace, self.config = trace, config
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def query(self, sql):
+        if self.config.bin_path and self.config.bin_path.endswith("broken"):
+            raise Exception("Trace processor failed to start.\nstdout: \n")
+        title = next(title for title, text in queries.QUERIES.items() if text == sql)
+        return Result([SimpleNamespace(title=title, trace=self.trace, ms=1234.5678, chunks=1234)])
+
+
+class Result(list):
+    column_names = ("title", "ms", "chunks")
+
+
+@pytest.fixture
+def perfetto(monkeypatch):
+    """The package `perfetto`, with a stand-in for its trace processor."""
+    config = lambda bin_path: SimpleNamespace(bin_path=bin_path)  # noqa: E731
+    module = SimpleNamespace(TraceProcessor=Processor, TraceProcessorConfig=config)
+    monkeypatch.setitem(sys.modules, "perfetto", SimpleNamespace(trace_processor=module))
+    monkeypatch.setitem(sys.modules, "perfetto.trace_processor", module)
+
+
+def test_queries_are_asked_of_each_trace(run, perfetto, capsys):
+    assert command.main([str(run), "--variant", "shallow_merge", "--queries"]) == 0
+    said = capsys.readouterr().out
+    for title in ("busy per stage", "wait per edge", "chunk latency"):
+        assert f"shallow_merge, {title}:\n  title" in said
+    assert "  busy per stage  1,234.568   1,234\n" in said
+
+
+def test_without_perfetto_or_its_program_the_message_says_what_to_do(run, tmp_path, perfetto, monkeypatch, capsys):
+    assert "no such file; name Perfetto's trace_processor_shell" in refused(
+        capsys, run, "--queries", "--processor", tmp_path / "none"
+    )
+    assert not (run / "traces").exists()
+    (tmp_path / "broken").write_text("")
+    asked = [str(run), "--variant", "shallow_merge", "--queries", "--processor", str(tmp_path / "broken")]
+    assert command.main(asked) == 2
+    said = capsys.readouterr().err
+    assert "Trace processor failed to start;" in said and "--processor" in said and "ui.perfetto.dev" in said
+    monkeypatch.setitem(sys.modules, "perfetto.trace_processor", None)
+    assert "pip install perfetto" in refused(capsys, run, "--queries")

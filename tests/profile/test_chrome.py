@@ -16,14 +16,14 @@ import pandas as pd
 import pytest
 
 from omnilab.errors import BadInput
+from omnilab.profile import queries
 from omnilab.profile.chrome import chrome_trace, crossings, write_trace
 from omnilab.record import SpanRow
 
 US = 1000
 FIRST = 7_000_000_123  # ns: some time of the host's clock
-QUERIES = re.findall(
-    r"```sql\n(.*?)```", (Path(__file__).resolve().parents[2] / "docs" / "traces.md").read_text(), re.S
-)
+QUERIES = tuple(queries.QUERIES.values())
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def at(
@@ -182,7 +182,11 @@ def test_perfetto_hangs_each_arrow_on_the_put_and_the_get_of_one_chunk():
     assert found == [("put", "get", 0, 0), ("put", "get", 1, 1), ("get", "put", 0, 0)]  # the polling get starts first
 
 
-def test_the_queries_of_the_docs_give_the_known_times():
+def test_the_queries_of_the_docs_are_those_that_are_run():
+    assert tuple(re.findall(r"```sql\n(.*?)```", (DOCS / "perfetto.md").read_text(), re.DOTALL)) == QUERIES
+
+
+def test_the_queries_give_the_known_times():
     busy, wait, latency = QUERIES
     with closing(tables(chrome_trace(KNOWN))) as db:
         loops = {row[1]: row for row in db.execute(busy)}
@@ -196,6 +200,24 @@ def test_the_queries_of_the_docs_give_the_known_times():
     assert waits[1][2:] == pytest.approx((0.0205, 0.021))  # 60 to 80 and 70 to 91 us
     assert [row[1:3] for row in latencies] == [("r0", 0), ("r0", 1), ("r0", 0)]
     assert [row[3] for row in latencies] == pytest.approx([0.040, 0.031, 0.015])
+
+
+def test_answers_are_tables_to_read():
+    with closing(tables(chrome_trace(KNOWN))) as db:
+
+        def ask(sql):
+            cursor = db.execute(sql)
+            return [column[0] for column in cursor.description], cursor.fetchall()
+
+        busy, wait, latency = queries.answers(ask)
+    assert [answer.title for answer in (busy, wait, latency)] == ["busy per stage", "wait per edge", "chunk latency"]
+    assert wait.lines() == [
+        "wait per edge:",
+        "  edge                             chunks  mean_wait_ms  longest_wait_ms",
+        "  talker/send to code2wav/receive       1         0.000            0.000",
+        "  thinker/send to talker/receive        2         0.021            0.021",
+    ]
+    assert queries.Answer("nothing", ("edge", "chunks"), ()).lines() == ["nothing:", "  edge  chunks"]
 
 
 def test_arrows_go_by_edge_request_and_chunk_whatever_the_thread():

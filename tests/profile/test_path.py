@@ -8,10 +8,14 @@ import pytest
 
 from omnilab.errors import BadInput
 from omnilab.pipeline import Pipeline
-from omnilab.profile.path import Segment, critical_path, in_words, shares, what_if
+from omnilab.profile.order import pieces_of
+from omnilab.profile.path import Segment, critical_path, in_words, shares
+from omnilab.profile.whatif import factors_of, own_ns, what_if
 from omnilab.prompt import Prompt, Sampling
 from omnilab.record import SpanRow
 from omnilab.workload import Workload, closed
+
+MS = 1_000_000
 
 
 def row(loop: str, name: str, start: int, end: int, request: str = "r", chunk: int = -1) -> SpanRow:
@@ -94,7 +98,39 @@ def test_the_busiest_stage_holds_the_path() -> None:
 def test_what_if_times_the_recorded_order_anew(place: str, factor: float, change: int) -> None:
     """Predictions that were worked out by hand."""
     until = "end" if place == "code2wav" else "first audio"
-    assert what_if(BUSY_TALKER, place, factor, request="r", until=until) == change
+    assert what_if(BUSY_TALKER, {place: factor}, request="r", until=until) == change
+
+
+def test_several_places_at_once() -> None:
+    """Worked out by hand: not the sum of each alone, for the path moves. A span goes before its stage."""
+    alone = [what_if(BUSY_TALKER, {place: 0}, until="first audio") for place in ("talker/forward", "thinker/forward")]
+    assert alone == [-58, -10]
+    both = {"talker/forward": 0.0, "thinker/forward": 0.0}
+    assert what_if(BUSY_TALKER, both, until="first audio") == -84  # the last of three puts holds it
+    assert what_if(BUSY_TALKER, {"talker": 0.0, "talker/forward": 1.0}, until="first audio") == -5  # gets and put only
+    assert what_if(BUSY_TALKER, {}) == 0
+
+
+def test_factors_between_two_trials() -> None:
+    """Own time over own time; idle steps do not count, and what no factor can say is said."""
+    before = [
+        *(row("thinker.engine", "schedule", start, start + 1, "") for start in (0, 100, 200)),
+        row("thinker.runner", "forward", 101, 111),
+        row("thinker.engine", "save", 111, 131),
+        row("thinker.engine", "build", 113, 129, chunk=0),
+    ]
+    after = [
+        row("thinker.engine", "schedule", 100, 103, ""),
+        row("thinker.runner", "forward", 103, 118),
+        row("thinker.engine", "save", 118, 120),
+        row("thinker.send", "build", 121, 129, chunk=0),
+        row("thinker.runner", "copy", 130, 137),
+    ]
+    own = [own_ns(pieces_of([r._replace(start_ns=r.start_ns * MS, end_ns=r.end_ns * MS) for r in several]))
+           for several in (before, after)]  # fmt: skip
+    factors, limits = factors_of(*own)
+    assert factors == {"thinker/schedule": 3, "thinker/forward": 1.5, "thinker/save": 0.5, "thinker/build": 0.5}
+    assert limits == {"thinker/copy is new (7.0 ms a trial)", "thinker/build moved from the loop engine to send"}
 
 
 WAITING_TALKER = [
@@ -120,10 +156,10 @@ def test_a_talker_that_waits_for_every_chunk_is_not_on_the_path() -> None:
         ("talker->code2wav", 69, 70), ("code2wav/get", 70, 71), ("code2wav/vocode", 71, 75),
     ]  # fmt: skip
     assert shares(path)["thinker/forward"] == pytest.approx(0.8)
-    assert what_if(WAITING_TALKER, "talker/forward", 0) == -3
-    assert what_if(WAITING_TALKER, "thinker->talker", 0) == -2
-    assert what_if(WAITING_TALKER, "thinker/forward", 0.5) == -30
-    assert what_if(WAITING_TALKER, "thinker/forward", 0.1) == -50  # not -54: the path moves to the Talker
+    assert what_if(WAITING_TALKER, {"talker/forward": 0}) == -3
+    assert what_if(WAITING_TALKER, {"thinker->talker": 0}) == -2
+    assert what_if(WAITING_TALKER, {"thinker/forward": 0.5}) == -30
+    assert what_if(WAITING_TALKER, {"thinker/forward": 0.1}) == -50  # not -54: the path moves to the Talker
 
 
 BATCHES = [
@@ -156,8 +192,8 @@ def test_two_requests_share_forwards() -> None:
     assert [segment.name for segment in path] == [
         "forward", "events", "schedule", "forward", "events", "events", "schedule", "forward", "events",
     ]  # fmt: skip
-    assert what_if(BATCHES, "thinker/forward", 0.5, request="two") == -9
-    assert what_if(BATCHES, "thinker/forward", 0.5) == -11  # "two" also begins 2 sooner
+    assert what_if(BATCHES, {"thinker/forward": 0.5}, request="two") == -9
+    assert what_if(BATCHES, {"thinker/forward": 0.5}) == -11  # "two" also begins 2 sooner
     assert in_words(path) == "The end was held by thinker (100%, most of it forward)."
     with pytest.raises(BadInput, match="no vocode span"):
         critical_path(BATCHES, "one", "first audio")
@@ -180,7 +216,7 @@ def test_idle_steps_hold_only_what_comes_while_they_run() -> None:
         ("code2wav/other steps", 11, 12), ("code2wav/between spans", 12, 13), ("code2wav/schedule", 13, 14),
         ("code2wav/vocode", 14, 20),
     ]  # fmt: skip
-    assert what_if(rows, "talker/forward", 0.5) == -4
+    assert what_if(rows, {"talker/forward": 0.5}) == -4
 
 
 SENDER = [
@@ -211,8 +247,8 @@ def test_a_sender_is_handed_its_work() -> None:
     assert told(critical_path([r for r in SENDER if r.end_ns <= 24], "r"))[:3] == [
         ("thinker/forward", 0, 10), ("thinker/save", 10, 12), ("thinker/build", 12, 15),
     ]  # fmt: skip
-    assert what_if(SENDER, "thinker/build", 3) == 4
-    assert what_if(SENDER, "thinker/put", 10) == 24  # now the sender is busy when the second save comes
+    assert what_if(SENDER, {"thinker/build": 3}) == 4
+    assert what_if(SENDER, {"thinker/put": 10}) == 24  # now the sender is busy when the second save comes
 
 
 def test_what_is_inside_a_span_is_not_counted_twice() -> None:
@@ -228,7 +264,7 @@ def test_what_is_inside_a_span_is_not_counted_twice() -> None:
         ("thinker/save", 0, 2), ("thinker/build", 2, 8), ("thinker/between spans", 8, 11), ("thinker/encode", 11, 12),
         ("thinker/put", 12, 14), ("talker/get", 14, 15),
     ]  # fmt: skip
-    assert what_if(rows, "thinker", 2) == 11
+    assert what_if(rows, {"thinker": 2}) == 11
 
 
 @pytest.mark.parametrize(("get", "segments"), [((12, 15), [(10, 14), (14, 15)]), ((11, 12), [(10, 12)])])
@@ -243,7 +279,7 @@ def test_a_get_that_overlaps_its_put(get: tuple[int, int], segments: list[tuple[
     path = critical_path(rows, "r")
     check(path, 0, 20)
     assert [(s.start_ns, s.end_ns) for s in path[1:-1]] == segments
-    assert what_if(rows, "thinker/forward", 0.5) == -5
+    assert what_if(rows, {"thinker/forward": 0.5}) == -5
 
 
 def test_a_chunk_whose_put_was_lost() -> None:
@@ -268,8 +304,8 @@ def test_one_request_after_the_other() -> None:
             ("code2wav.runner", "vocode", 12, 20, -1),
         ]
     ]
-    assert what_if(rows, "code2wav/vocode", 0.5) == -8
-    assert what_if(rows, "code2wav/vocode", 0.5, request="two") == -4
+    assert what_if(rows, {"code2wav/vocode": 0.5}) == -8
+    assert what_if(rows, {"code2wav/vocode": 0.5}, request="two") == -4
     check(critical_path(rows, "two"), 25, 45)
 
 
@@ -278,11 +314,11 @@ def test_bad_input() -> None:
     with pytest.raises(BadInput, match="other: no spans"):
         critical_path(BUSY_TALKER, "other")
     with pytest.raises(BadInput, match="no spans of this request"):
-        what_if(BUSY_TALKER, "talker", 2, request="other")
+        what_if(BUSY_TALKER, {"talker": 2}, request="other")
     with pytest.raises(BadInput, match=r"no 'speaker'.* talker->code2wav"):
-        what_if(BUSY_TALKER, "speaker", 2)
+        what_if(BUSY_TALKER, {"speaker": 2})
     with pytest.raises(BadInput, match="0 or more"):
-        what_if(BUSY_TALKER, "talker", -1)
+        what_if(BUSY_TALKER, {"talker": -1})
 
 
 def test_of_a_real_pipeline() -> None:
@@ -299,5 +335,5 @@ def test_of_a_real_pipeline() -> None:
         check(end := critical_path(rows, request), start, max(heard))
         assert {segment.where for segment in end} >= {"thinker", "talker", "code2wav"}
         assert in_words(end, first).startswith("The first audio was held by ")
-        assert what_if(rows, "talker", 1, request=request) == 0
-        assert what_if(rows, "talker", 0.5, request=request) < 0 < what_if(rows, "talker", 2, request=request)
+        assert what_if(rows, {"talker": 1}, request=request) == 0
+        assert what_if(rows, {"talker": 0.5}, request=request) < 0 < what_if(rows, {"talker": 2}, request=request)

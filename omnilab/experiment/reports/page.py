@@ -1,4 +1,7 @@
-"""The report as one HTML file: no script, nothing from outside, readable on a phone, on paper and in the dark."""
+"""The report as one HTML file: nothing from outside, readable on a phone, on paper and in the dark.
+
+Only the timeline is drawn by a script; all else is there without.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from omnilab.experiment.analysis.findings import (
 )
 from omnilab.experiment.reports import words
 from omnilab.experiment.reports.verdicts import ONE_CELL, Judged, judged
+from omnilab.experiment.reports.waiting import Shown
 from omnilab.metrics import METRICS
 
 DEFINITIONS = "Definitions"
@@ -67,12 +71,15 @@ def page(
     table_rows: Sequence[Sequence[str]],
     sections: Mapping[str, Sequence[str]],
     figures: Mapping[str, str],
+    tables: Mapping[str, Shown] | None = None,
+    timeline: str = "",
 ) -> str:
     """Return the report as one HTML file.
 
     `figures` holds SVG by name: "effects", "two-by-two", "waterfall", "per-stage"; others are folded away. All else is
     plain text, in which section lines may hold **bold** and `code`. The column whose title starts with "verdict" is
-    coloured. The page brings its own definitions; notes that no section holds are at its top.
+    coloured. The page brings its own definitions; notes that no section holds are at its top. `tables` stand in the
+    sections of their headings. `timeline` is a section as HTML.
     """
     parts = [
         *_head(title, question, heading_lines, findings),
@@ -81,8 +88,14 @@ def page(
         *_verdicts(table_header, table_rows),
         *(_together(findings.interactions[0], figures.get("two-by-two")) if findings.interactions else ()),
         *(part for stem in FIGURES if stem in figures for part in _figure(stem, figures[stem])),
+        timeline,
         *_folded(figures),
-        *(part for heading, lines in sections.items() if heading != DEFINITIONS for part in _section(heading, lines)),
+        *(
+            part
+            for heading, lines in sections.items()
+            if heading != DEFINITIONS
+            for part in _section(heading, lines, (tables or {}).get(heading))
+        ),
         *_definitions(findings),
     ]
     return PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(parts))
@@ -185,10 +198,22 @@ def _drawn(svg: str, caption: str) -> str:
     return f'<figure><div class="wide" role="region" tabindex="0" aria-label="Figure">{svg}</div>{said}</figure>'
 
 
-def _section(heading: str, lines: Sequence[str]) -> Iterator[str]:
-    yield f"<h2>{escape(heading)}</h2>\n<ul>"
+def _section(heading: str, lines: Sequence[str], table: Shown | None = None) -> Iterator[str]:
+    yield f"<h2>{escape(heading)}</h2>"
+    if table is not None:
+        yield from _table(heading, table)
+    yield "<ul>"
     yield from (f"<li>{_marked(line)}</li>" for line in lines)
     yield "</ul>"
+
+
+def _table(heading: str, table: Shown) -> Iterator[str]:
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{escape(heading)}">\n<table>'
+    yield f"<thead><tr>{''.join(f'<th scope=col>{escape(title)}</th>' for title in table.header)}</tr></thead>\n<tbody>"
+    for first, *others in table.rows:
+        cells = "".join(_cell(text, False) for text in others)
+        yield f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+    yield "</tbody></table></div>"
 
 
 def _marked(line: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,19 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from omnilab import show
 from omnilab.errors import RunFolderError
 from omnilab.experiment.analysis.analyse import analyse
 from omnilab.experiment.analysis.findings import FAILED_GATE, Findings, Variant
-from omnilab.experiment.reports import figures, page, words
-from omnilab.experiment.results import plain, read_run, write_synced
+from omnilab.experiment.analysis.waited import KEPT, Waited, waited
+from omnilab.experiment.reports import figures, page, timeline, waiting, words
+from omnilab.experiment.results import plain, read_run, strict_json, write_synced
 from omnilab.metrics import METRICS
 
 WIDTH = 200  # columns in a log
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A run, read back from its folder and analysed."""
 
@@ -57,6 +60,16 @@ class Report:
         """Return the question, or the experiment's name."""
         return " ".join(self.run["question"].split()) or f"{self.run['experiment']} on {self.run['model']}"
 
+    @cached_property
+    def waited(self) -> Waited:
+        """What the requests waited for, from the span rows: seconds for a long run."""
+        return waited(self.path, self.run, self.lines)
+
+    @cached_property
+    def pictured(self) -> timeline.Pictured:
+        """What the timeline shows, from the span rows of two trials."""
+        return timeline.pictured(self.path, self.run, self.lines, self.findings)
+
     def sections(self) -> dict[str, list[str]]:
         """Return the parts below the table as lines of text, empty ones left out."""
         ours = self.findings
@@ -66,6 +79,8 @@ class Report:
             "Effects": words.effect_lines(ours),
             "Predicted and measured": words.predicted_lines(ours),
             "What moved": words.moved_lines(ours),
+            waiting.WAITED: waiting.waited_lines(self.waited, ours.baseline_name),
+            waiting.FORETOLD: waiting.foretold_lines(self.waited),
             "Quantiles above the median": words.quantile_lines(ours),
             "What carries over to a GPU": words.carry_lines(ours),
             "What this does not show": list(ours.notes),
@@ -76,15 +91,32 @@ class Report:
 
     def markdown(self) -> str:
         """Return the text of report.md."""
-        header = words.header(self.findings)
         parts = [f"# {self.title()}", "", *(f"{line}  " for line in words.heading(self.run, self.findings)), ""]
-        parts += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-        parts += [
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in words.rows(self.findings)
-        ]
+        parts += _markdown_table(words.header(self.findings), words.rows(self.findings))
+        tables = waiting.tables(self.waited)
         for heading, lines in self.sections().items():
-            parts += ["", f"## {heading}", "", *(f"- {line}" for line in lines)]
+            parts += ["", f"## {heading}", ""]
+            if heading in tables:
+                parts += [*_markdown_table(tables[heading].header, tables[heading].rows), ""]
+            parts += [f"- {line}" for line in lines]
         return "\n".join(parts) + "\n"
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        said = ", ".join(f"{variant.name}: {variant.verdict}" for variant in self.findings.variants if variant.against)
+        return f"<Report {self.path}: {said}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict table and the sentences that a terminal shows, as HTML."""
+        ours = self.findings
+        parts = [show.heading(self.title()), *(show.line(line, soft=True) for line in words.heading(self.run, ours))]
+        titles = {words.TITLES[name]: METRICS[name] for name in ours.metrics}
+        header, *rows = ([row[0], row[-1], *row[1:-1]] for row in (words.header(ours), *words.rows(ours)))
+        parts.append(show.table(header, rows, titles=titles, left=3))  # the verdict first: the rest may not fit
+        for heading, lines in self.sections().items():
+            if heading in PRINTED:
+                parts += [show.heading(heading), *(show.line(line.replace("**", "")) for line in lines)]
+        return show.frame(*parts, show.line(f"report: {self.path / 'report.html'}", soft=True))
 
     def figures(self) -> dict[str, str]:
         """Return SVG text by name."""
@@ -108,13 +140,17 @@ class Report:
             table_rows=words.rows(ours),
             sections=self.sections(),
             figures=self.figures() if drawn is None else drawn,
+            tables=waiting.tables(self.waited),
+            timeline=timeline.section(self.pictured),
         )
 
     def texts(self) -> dict[str, str]:
         """Return every file that is made of the rows alone, by its name in the run folder."""
         drawn = self.figures()
         files = {f"figures/{name}.svg": svg for name, svg in drawn.items()}
-        return {"report.md": self.markdown(), "report.html": self.html(drawn), **files}
+        kept = {KEPT: strict_json(self.waited.to_dict(), indent=1) + "\n"} if self.waited.held else {}
+        kept |= {timeline.KEPT: timeline.to_keep(self.pictured)} if self.pictured.panels else {}
+        return {"report.md": self.markdown(), "report.html": self.html(drawn), **files, **kept}
 
     def write(self) -> None:
         """Write report.md, report.html and figures into the run folder."""
@@ -153,6 +189,11 @@ def write_reports(path: Path) -> Report:
 
 
 PRINTED = ("Main effects", "Together and apart", "What moved", "What this does not show")
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def _table(ours: Findings) -> RichTable:
