@@ -59,7 +59,7 @@ def test_a_span_belongs_to_the_loop_in_which_it_began():
 
 
 def test_idling_overwrites_no_work():
-    """A loop that waits for minutes: its idle steps are a thousand a second, and the work before them is what counts."""
+    """A loop that waits for minutes idles a thousand times a second; the work before that is what counts."""
     recorder = Recorder("talker", "engine", ring=8)
     recorded(recorder, 5)
     for i in range(100):

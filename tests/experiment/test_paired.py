@@ -104,6 +104,12 @@ def test_fewer_than_five_pairs_give_no_verdict(bench):
     assert "no verdict" in one.verdict and "wall time" in str(one) and one._repr_html_()
 
 
+def test_names_are_escaped(bench):
+    """A seam that a lambda fills is named in the sentence."""
+    html = paired(bench(), BASE, replace(BASE, merge=lambda state, payload: payload), WORK, pairs=1)._repr_html_()
+    assert "&lt;lambda&gt; over BEFORE_1378" in html and "<lambda>" not in html
+
+
 def test_stopped_it_keeps_the_whole_pairs(bench):
     done = []
     result = paired(

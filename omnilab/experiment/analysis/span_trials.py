@@ -97,15 +97,23 @@ def chosen_blocks(trials: Sequence[SpanTrial]) -> tuple[list[list[SpanTrial]], l
     return chosen, []
 
 
+IDLE = frozenset({"schedule", "pickle", "unpickle", "transport", "update_states"})  # what an idle step records
+
+
 class KnownSince:
-    """From when on the spans of a stage are known: a full ring has overwritten the earliest of its loop."""
+    """From when on the work of a stage is known: a full ring has overwritten the earliest of its loop.
+
+    Idle steps have a ring of their own, so where only such spans were overwritten the work is there from the start.
+    """
 
     def __init__(self, line: Row, rows: Sequence[SpanRow]) -> None:
         self._lost = lost_by_loop(line)
         self._since: dict[str, float] = {}
-        for loop in self._lost:
+        for loop, names in self._lost.items():
             stage = loop.split("/")[0]
-            first = min((row.start_ns for row in rows if f"{row.stage}/{row.thread}" == loop), default=math.inf)
+            ours = [row for row in rows if f"{row.stage}/{row.thread}" == loop]
+            work = set() if isinstance(names, int) else set(names) - IDLE
+            first = min((row.start_ns for row in ours if not work or row.name in work), default=math.inf)
             self._since[stage] = max(first, self._since.get(stage, 0))
 
     def holds(self, paths: Sequence[Sequence[Segment]], until: Until) -> bool:

@@ -148,7 +148,7 @@ class Report:
         """Return every file that is made of the rows alone, by its name in the run folder."""
         drawn = self.figures()
         files = {f"figures/{name}.svg": svg for name, svg in drawn.items()}
-        kept = {KEPT: strict_json(self.waited.to_dict(), indent=1) + "\n"} if self.waited.held else {}
+        kept = {KEPT: strict_json(self.waited.to_dict(), indent=1) + "\n"} if self.waited.blocks else {}
         kept |= {timeline.KEPT: timeline.to_keep(self.pictured)} if self.pictured.panels else {}
         return {"report.md": self.markdown(), "report.html": self.html(drawn), **files, **kept}
 
