@@ -33,7 +33,7 @@ def ablate(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:0")] = None,
     toggles: Annotated[str | None, typer.Option(help="names with commas between; replaces the file's variants")] = None,
     design: Annotated[
-        str | None, typer.Option(help="one-at-a-time, leave-one-out, factorial, half-fraction, ladder")
+        str | None, typer.Option(help="one-at-a-time, leave-one-out, factorial, half-fraction, ladder, together")
     ] = None,
     base: Annotated[str | None, typer.Option(help="named recipe that toggles are put on")] = None,
     input_len: Annotated[int | None, typer.Option(help="random prompt tokens a request")] = None,

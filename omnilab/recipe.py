@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from omnilab import seams
+from omnilab import seams, show
 from omnilab.errors import ToggleConflict, ToggleUnavailable
 from omnilab.toggle import Toggle, occupant_name, source_hash
 from omnilab.toggles import (
@@ -26,7 +26,7 @@ from omnilab.toggles import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recipe:
     """What fills each seam. The defaults are the state right before vllm-omni#1378."""
 
@@ -48,6 +48,30 @@ class Recipe:
         """Return seam -> name and source hash of what fills it, as the process that calls this sees it."""
         filled = {field.name: getattr(self, field.name) for field in fields(self)}
         return {seam: f"{occupant_name(occupant)} {source_hash(occupant)}" for seam, occupant in filled.items()}
+
+    def changed(self) -> dict[str, str]:
+        """Return seam -> name of what fills it, where that is not what BEFORE_1378 has."""
+        named = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        return {seam: occupant_name(ours) for seam, (ours, before) in named.items() if ours != before}
+
+    def __repr__(self) -> str:
+        """Return one line: what differs from BEFORE_1378."""
+        said = ", ".join(f"{seam}={name}" for seam, name in self.changed().items())
+        return f"<Recipe BEFORE_1378{' with ' + said if said else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of seams and what fills them as HTML, and what BEFORE_1378 has where that differs."""
+        changed = self.changed()
+        rows = [
+            [
+                field.name,
+                occupant_name(getattr(self, field.name)),
+                occupant_name(field.default) if field.name in changed else "",
+            ]
+            for field in fields(self)
+        ]
+        said = f"{len(changed)} of {len(rows)} seams differ from BEFORE_1378" if changed else "as BEFORE_1378"
+        return show.frame(show.heading("Recipe", said), show.table(["seam", "filled by", "instead of"], rows, left=3))
 
 
 def recipe_with(*toggles: Toggle[Any] | str, base: Recipe | None = None) -> Recipe:

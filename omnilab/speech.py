@@ -8,8 +8,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from omnilab import show
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Speech:
     """An answer. `codes` [frames, groups], `audio` [samples] in -1..1 at `sample_rate` Hz.
 
@@ -22,6 +24,24 @@ class Speech:
     audio: NDArray[np.float32]
     sample_rate: int
     finish_reason: str
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio."""
+        return len(self.audio) / self.sample_rate
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        text = self.text if len(self.text) <= 60 else self.text[:57] + "..."
+        return f"<Speech {text!r}, {len(self.token_ids)} tokens, {self.seconds:.2f} s, {self.finish_reason}>"
+
+    def _repr_html_(self) -> str:
+        """Return text, player and waveform as HTML."""
+        facts = (
+            f"{len(self.token_ids)} text tokens, {len(self.codes)} frames, {self.seconds:.2f} s; {self.finish_reason}"
+        )
+        player, drawn = show.player(self.audio, self.sample_rate), show.waveform(self.audio, self.sample_rate)
+        return show.frame(show.line(self.text), player, drawn, show.line(facts, soft=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar
 
 from cloudpickle import list_registry_pickle_by_value
 
+from omnilab import show
+
 T = TypeVar("T")
 
 EXACT_ALL = frozenset({"tokens", "codes", "samples"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Toggle(Generic[T]):
     """One optimization: `baseline` and `optimized` fill the same seam of a recipe.
 
@@ -36,6 +38,24 @@ class Toggle(Generic[T]):
     requires: tuple[str, ...] = ()
     needs: str | None = None
     fresh_process: bool = False
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        sides = f"{occupant_name(self.baseline)} -> {occupant_name(self.optimized)}"
+        return f"<Toggle {self.name}, seam {self.seam}: {sides}>"
+
+    def _repr_html_(self) -> str:
+        """Return claim, seam and both sides as HTML."""
+        rows = [
+            ["seam", self.seam],
+            ["baseline", occupant_name(self.baseline)],
+            ["optimized", occupant_name(self.optimized)],
+            ["stays equal", ", ".join(sorted(self.exact)) or "the work alone"],
+        ]
+        rows += [["requires", ", ".join(self.requires)]] * bool(self.requires) + [["needs", self.needs or ""]] * bool(
+            self.needs
+        )
+        return show.frame(show.heading(self.name), show.line(self.claim), show.table(["", ""], rows, left=2))
 
 
 def occupant_name(occupant: Any) -> str:

@@ -15,6 +15,7 @@ from omnilab.errors import BadInput, Error
 from omnilab.experiment import gate, guards
 from omnilab.experiment.analysis.blocks import planned_blocks
 from omnilab.experiment.design import AGAIN
+from omnilab.experiment.faults import failed_requests, wrong_occupant
 from omnilab.experiment.machine import usable_cores
 from omnilab.experiment.plan import Plan, uses_cuda, warm_up
 from omnilab.experiment.results import ABORTED, RunFolder, aborted
@@ -201,7 +202,7 @@ class _Block:
             began, before = time.monotonic(), guards.read(self._cuda)
             pipe.apply(self._plan.recipes[name])
             trial = pipe.run(workload)
-            error = _wrong_occupant(trial, self._plan.recipes[name]) or _failed_requests(trial)
+            error = wrong_occupant(trial, self._plan.recipes[name]) or failed_requests(trial)
         except Exception as caught:  # whatever ends a trial is a row; the others go on
             error = f"{type(caught).__name__}: {caught}"
             self._close()
@@ -240,18 +241,3 @@ class _Block:
 
     def _where(self, kind: str, position: int, name: str) -> dict[str, Any]:
         return {"kind": kind, "block": self._block, "position": position, "variant": name}
-
-
-def _wrong_occupant(trial: Trial, recipe: Recipe) -> str | None:
-    """The label must match what ran: compare names only, for a by-value toggle's source is hashed otherwise there."""
-    expected = recipe.occupants()
-    for stage, seams in trial.occupants.items():
-        for seam, occupant in seams.items():
-            if seam in expected and occupant.split()[0] != expected[seam].split()[0]:
-                return f"{stage} runs {occupant} in the seam {seam}, not {expected[seam]}"
-    return None
-
-
-def _failed_requests(trial: Trial) -> str | None:
-    errors = [record.error for record in trial.records if record.error]
-    return f"{len(errors)} of {len(trial.records)} requests failed: {errors[0]}" if errors else None
