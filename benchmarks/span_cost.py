@@ -1,7 +1,7 @@
 """What recording spans costs a trial: `python -m benchmarks.span_cost`.
 
 Twice. Trials with and without spans take turns, in random order within a pair; machines are noisier than the answer, so
-the interval says how much could be seen. And what one span costs, times the spans of the busiest loop, over the wall
+the interval says how much could be seen. And what one span costs, times the spans of the busiest stage, over the wall
 time: what reports print.
 """
 
@@ -42,14 +42,14 @@ def main() -> None:
     print(f"{arguments.recipe} on {arguments.model}, {arguments.input_len} in, {arguments.output_len} out")
     for name, logs in (("wall time", walls), ("CPU seconds", cpus)):
         print(f"{name} with spans over without: {said(logs)} ({len(logs)} pairs)")
-    print(f"computed: one span {span_cost_ns() / 1e3:.2f} us; at most {max(computed):.2%} of a trial's wall time")
+    print(f"computed: one span {span_cost_ns() / 1e3:.2f} us; about {max(computed):.2%} of a trial's wall time")
 
 
 def share(trial: Trial) -> float:
-    """Return what recording took of the wall time, on the loop that recorded most."""
-    numbers = Counter(f"{row.stage}/{row.thread}" for row in trial.span_rows)
+    """Return what recording took of the wall time, on the stage that recorded most: its loops may be one thread."""
+    numbers = Counter(row.stage for row in trial.span_rows)
     for row in trial.lost_rows:
-        numbers[f"{row.stage}/{row.thread}"] += row.number
+        numbers[row.stage] += row.number
     return max(numbers.values()) * span_cost_ns() / 1e9 / trial.wall_s
 
 

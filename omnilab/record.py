@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ SPAN_NAMES = (
 )  # fmt: skip
 _NAME_ID = {name: index for index, name in enumerate(SPAN_NAMES)}
 RING = 1 << 16
+MOST_REQUESTS = 1 << 14  # whose spans are told apart between two collections
 _ROW = struct.Struct("6q")  # name, request, chunk, start_ns, end_ns, num_bytes
 
 
@@ -88,12 +89,22 @@ class Recorder:
         """Record one span; overwrites the oldest of its kind when the ring is full."""
         if not self.spans:
             return
-        index = self._requests.setdefault(request, len(self._requests))
+        index = self._requests.get(request)
+        if index is None:
+            index = self._new_index(request)
         row = (_NAME_ID[name], index, chunk, start_ns, end_ns, num_bytes)
         if self._held is None:
             self._work.put(row)
         else:
             self._held.append(row)
+
+    def _new_index(self, request: str) -> int:
+        if len(self._requests) >= MOST_REQUESTS:  # a server is never asked for its spans: it keeps sums alone
+            self.release(idle=False)
+            for ring in (self._work, self._idle):
+                ring.fold()
+            self._requests.clear()
+        return self._requests.setdefault(request, len(self._requests))
 
     def hold(self) -> bool:
         """Keep what is recorded from now on apart, until `release`. False where that is done already."""
@@ -141,11 +152,19 @@ class _Ring:
         """Add a row."""
         at = self._used % self._size * _ROW.size
         if self._used >= self._size:
-            name, _, _, start_ns, end_ns, _ = _ROW.unpack_from(self._rows, at)
-            number, ns = self.lost.get(name, (0, 0))
-            self.lost[name] = number + 1, ns + end_ns - start_ns
+            self._lose(_ROW.unpack_from(self._rows, at))
         _ROW.pack_into(self._rows, at, *row)
         self._used += 1
+
+    def fold(self) -> None:
+        """Keep of all rows their number and time alone."""
+        for row in self.take():
+            self._lose(row)
+
+    def _lose(self, row: Sequence[int]) -> None:
+        name, _, _, start_ns, end_ns, _ = row
+        number, ns = self.lost.get(name, (0, 0))
+        self.lost[name] = number + 1, ns + end_ns - start_ns
 
     def take(self) -> list[list[int]]:
         """Return the rows, the oldest first, and start anew; `lost` stays until it is cleared."""

@@ -15,7 +15,7 @@ from omnilab.experiment.checks.bundle import opened
 from omnilab.experiment.reports.report import Report
 from omnilab.profile import summaries
 from omnilab.profile.chrome import from_run, variants_of, write_trace
-from omnilab.profile.files import MERGED, TRACES, trace_folder
+from omnilab.profile.files import SPANS_TRACE, TRACES, trace_folder
 from omnilab.profile.queries import need_perfetto, run_queries
 
 HOW = "open it: https://ui.perfetto.dev, 'Open trace file' (it stays on your machine), or chrome://tracing, 'Load'"
@@ -27,7 +27,7 @@ def trace(
     run: Annotated[Path, typer.Argument(help="run folder, or the zip that `pack` made of one")],
     variant: Annotated[str | None, typer.Option(help="one variant; default each of the run's")] = None,
     block: Annotated[int | None, typer.Option(help="which of its trials; default the first that succeeded")] = None,
-    out: Annotated[Path | None, typer.Option(help="file to write; default RUN/traces/VARIANT/merged.json.gz")] = None,
+    out: Annotated[Path | None, typer.Option(help="file to write; default RUN/traces/VARIANT/spans.json.gz")] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="summaries for TensorBoard beside each trace: scalars, text, sounds")
     ] = False,
@@ -53,7 +53,7 @@ def trace(
         names = variants_of(folder) if variant is None else [variant]
         if out is not None:
             _refuse(out, names)
-        paths = [_written(folder, name, block, out or trace_folder(_home(run), name) / MERGED) for name in names]
+        paths = [_written(folder, name, block, out or trace_folder(_home(run), name) / SPANS_TRACE) for name in names]
         for line in _answers(dict(zip(names, paths, strict=True)), processor) if queries else ():
             print(line)
         if tensorboard:
@@ -61,11 +61,11 @@ def trace(
             for name in names:
                 _summarize(report, name, trace_folder(_home(run), name))
     print(HOW)
-    if out is None:
-        print(f"see it: tensorboard --logdir {_home(run) / TRACES}{'' if tensorboard else NO_SUMMARIES}")
-
-
-NO_SUMMARIES = ", our tab; with --tensorboard also scalars, text and sounds in TensorBoard's own"
+    if out is None and (tensorboard or run.is_dir()):
+        ours = ", our tab; with --tensorboard also scalars, text and sounds in TensorBoard's own"
+        print(f"see it: tensorboard --logdir {_home(run) / TRACES}{'' if tensorboard else ours}")
+    if not run.is_dir():
+        print("unpack the zip to see the run in our tab of TensorBoard")
 
 
 def _written(folder: Path, variant: str, block: int | None, path: Path) -> Path:

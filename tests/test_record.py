@@ -2,6 +2,7 @@
 
 import pytest
 
+from omnilab import record
 from omnilab.record import Recorder, count, recording, span
 
 
@@ -82,3 +83,14 @@ def test_what_is_held_within_a_held_step_belongs_to_it():
     recorder.add("merge", 1, 2)
     assert [row.name for row in recorder.collect().spans] == ["merge"]  # a step that never ended is there too
     assert recorder.hold()
+
+
+def test_names_of_requests_are_bounded():
+    """A server is never asked for its spans: what it keeps of a million requests is what it keeps of a few."""
+    recorder = Recorder("talker", "engine", ring=8)
+    for i in range(record.MOST_REQUESTS + 3):
+        recorder.add("get", 0, 1, f"request-{i}")
+    assert len(recorder._requests) == 3
+    spans, _, lost = recorder.collect()
+    assert [row.request for row in spans] == [f"request-{record.MOST_REQUESTS + i}" for i in range(3)]
+    assert sum(row.number for row in lost) == record.MOST_REQUESTS

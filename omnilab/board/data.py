@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from omnilab.board.folders import MOST, RUN, find_runs
 from omnilab.errors import BadInput, RunFolderError
-from omnilab.experiment.analysis.findings import FAILED_GATE, FASTER, Findings
+from omnilab.experiment.analysis.findings import FAILED_GATE, Findings
 from omnilab.experiment.checks.verification import UNREADABLE
 from omnilab.experiment.design import AGAIN
 from omnilab.experiment.reports import words
 from omnilab.experiment.reports.report import Report
+from omnilab.experiment.reports.timeline import fastest_first
 from omnilab.experiment.results import read_run
 from omnilab.profile.chrome import STAGES, from_run, write_trace
 from omnilab.profile.columns import SpanColumns, span_columns
@@ -96,7 +97,7 @@ class Board:
     def sections(self, name: str) -> dict[str, list[str]]:
         """Return the lines of a run's report below its table; they need its spans, so a long run takes a while."""
         report = self._report(name)
-        key = (report.path, len(report.lines))
+        key = (report.path, *(_written(report.path / file) for file in RUN))
         found = self._sections.get(key, lambda: self._whole(report.path, report.sections))
         return {title: lines for title, lines in found.items() if title != "Definitions"}
 
@@ -218,10 +219,7 @@ def _by_name(sums: Mapping[str, float], stage: str, names: Sequence[str]) -> lis
 
 def _pair(ours: Findings, blocks: Mapping[str, Sequence[Json]]) -> list[Json]:
     """Return what the timeline shows first: baseline and fastest variant in a block where both succeeded."""
-    others = [one for one in ours.variants if one.name in blocks and one.name != ours.baseline_name]
-    faster = [one for one in others if one.verdict.startswith(FASTER) and ours.primary in one.effects]
-    best = min(faster, key=lambda one: one.effects[ours.primary].ratio, default=others[0] if others else None)
-    names = [name for name in (ours.baseline_name, *([best.name] if best else [])) if name in blocks]
+    names = [name for name in (ours.baseline_name, *fastest_first(ours)) if name in blocks][:2]
     good = {name: {line["block"] for line in blocks[name] if not line["error"]} for name in names}
     both = set.intersection(*good.values()) if good else set()
     return [{"variant": name, "block": min(both or good[name] or {blocks[name][0]["block"]})} for name in names]

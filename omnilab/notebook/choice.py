@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -46,7 +47,7 @@ class Choice:
             base = (
                 f"replace({base}, {', '.join(f'{seam}={occupant.__qualname__}' for seam, occupant in swapped.items())})"
             )
-        names = [t.name if t in self.own else f'"{t.name}"' for t in self.toggles()]
+        names = [variable(t.name) if t in self.own else f'"{t.name}"' for t in self.toggles()]
         return f"recipe_with({', '.join(names)}, base={base})" if names else base
 
     def imports(self) -> list[str]:
@@ -87,7 +88,7 @@ class Asked:
         lines = dict.fromkeys([*self.against.imports(), *self.chosen.imports()])
         own = {t.name for c in (self.against, self.chosen) for t in c.toggles() if t in c.own}
         return "\n".join([
-            *(f"# {name} is your Toggle, as it was given to the panel" for name in sorted(own)),
+            *(f'# {variable(name)} is your Toggle "{name}", as it was given to the panel' for name in sorted(own)),
             *lines,
             *([""] if lines else []),
             "from omnilab import Pipeline, Workload, recipe_with, recipes",
@@ -131,7 +132,11 @@ class Asked:
             return f"{', '.join(unlisted)} is no listed toggle"
         if opened.get("topology", "processes") != "processes":
             return f"the protocol runs stages as processes, not {opened['topology']}"
-        return "the device differs by stage" if isinstance(opened.get("device"), Mapping) else ""
+        if isinstance(opened.get("device"), Mapping):
+            return "the device differs by stage"
+        listed = ("device=", "topology=")
+        others = [said for said in _settings(opened) if not said.startswith(listed)]
+        return f"the protocol has no option for {', '.join(others)}" if others else ""
 
 
 def occupants(toggles: Sequence[Toggle[Any]]) -> dict[str, list[Any]]:
@@ -143,6 +148,11 @@ def occupants(toggles: Sequence[Toggle[Any]]) -> dict[str, list[Any]]:
         for seam, several in found.items():
             several.append(getattr(recipe, seam))
     return {seam: list(dict.fromkeys(several)) for seam, several in found.items()}
+
+
+def variable(name: str) -> str:
+    """Return an identifier that reads like a toggle's name."""
+    return re.sub(r"\W|^(?=\d)", "_", name)
 
 
 def _settings(opened: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 """How large the notebooks are: minutes on `thin` for a reader, seconds on `tiny` for a test of the notebooks.
 
 OMNILAB_NOTEBOOK_MODEL names the model, default thin. Under tiny the lengths are short, there are 3 blocks, which is too
-few for a verdict, and the three stages run in the kernel's own process; nothing else differs. Runs go to ./runs.
+few for a verdict, the three stages run in the kernel's own process, and the output gate asks one short text instead of
+prompts with text, sound and a picture; nothing else differs. Runs go to ./runs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Size:
     long_len: int  # of an answer, where its length is the point
     blocks: int
     topology: str
+    gate: Workload | str
 
     def workload(self, output_len: int | None = None) -> Workload:
         """Return one request; a frame of speech a text token."""
@@ -59,7 +61,10 @@ class Size:
 
     def experiment(self, **asked: object) -> Experiment:
         """Return an Experiment of this size; what is asked comes on top."""
-        given = {"model": self.model, "workload": self.workload(), "blocks": self.blocks, "topology": self.topology}
+        given = {
+            "model": self.model, "workload": self.workload(), "blocks": self.blocks, "topology": self.topology,
+            "gate_prompts": self.gate,
+        }  # fmt: skip
         return Experiment(**{**given, **asked})  # pyright: ignore[reportArgumentType]
 
 
@@ -67,8 +72,13 @@ def size() -> Size:
     """Return the size that OMNILAB_NOTEBOOK_MODEL asks for."""
     model = os.environ.get(VARIABLE, "thin")
     if model == "tiny":
-        return Size(model=model, input_len=40, output_len=26, long_len=30, blocks=3, topology="inline")
-    return Size(model=model, input_len=2500, output_len=70, long_len=300, blocks=5, topology="processes")
+        gate = Workload.random(num_prompts=1, input_len=20, output_len=4, frames=4)
+        return Size(
+            model=model, input_len=40, output_len=26, long_len=30, blocks=3, topology="inline", gate=gate
+        )  # 26: a full chunk of 25 frames, and another
+    return Size(
+        model=model, input_len=2500, output_len=70, long_len=300, blocks=5, topology="processes", gate="prompts.jsonl"
+    )
 
 
 def spans_by_loop(*names: str, **trials: Trial) -> DataFrame:

@@ -33,7 +33,8 @@ class Session:
 
         def open_it() -> None:
             try:
-                self.pipe()
+                with measuring(lambda: self._closed, lambda: None):  # loading weights would disturb another's times
+                    self.pipe()
             except Aborted:
                 return
             except Exception as error:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from omnilab.errors import RunFolderError
 
-AUDIO, TRACES, MERGED = "audio", "traces", "merged.json.gz"
+AUDIO, TRACES, MERGED, SPANS_TRACE = "audio", "traces", "merged.json.gz", "spans.json.gz"
 # what a trace file is, by how its name ends; the first that fits
 KINDS = {
     MERGED: "merged trace: Perfetto, chrome://tracing",
+    SPANS_TRACE: "trace of the spans: Perfetto, chrome://tracing",
     ".pt.trace.json": "torch.profiler: Perfetto, chrome://tracing, torch-tb-profiler",
     ".pt.trace.json.gz": "torch.profiler: Perfetto, chrome://tracing, torch-tb-profiler",
     ".speedscope.json": "py-spy: speedscope",

@@ -27,6 +27,7 @@ from omnilab.profile.order import pieces_of
 from omnilab.profile.path import rows_by_request
 from omnilab.record import SpanRow
 from omnilab.trial import RequestRecord
+from omnilab.workload import derive_seed
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -72,7 +73,10 @@ def read_trial(folder: Path, variant: str, block: int | None = None) -> ToldTria
         rows=[SpanRow(*row) for row in frame[columns].itertuples(index=False, name=None)],
         wall_ns=wall_ns,
         attributes=about,
-        sampling=[request["sampling"] for request in run["workload"]["requests"]],
+        sampling=[
+            {**request["sampling"], "seed": derive_seed(run["workload_seeds"][block], index, 0)}  # as with_seed gave it
+            for index, request in enumerate(run["workload"]["requests"])
+        ],
         key=f"{run['plan_hash']} {run['started']} {variant} {block}",
     )
 

@@ -126,9 +126,16 @@ class Profiling:
             one.notes += [f"request {r.request_id} failed: {r.error}" for r in trial.records if r.error]
             profile.trials[one.name] = trial
             if one.name == "torch":
-                self._merge(one, profile.variant, trial)
+                self._try_to_merge(one, profile.variant, trial)
         if one.missing:
             stages.close()  # what is left of a profiler that failed is not to be in the next pass
+
+    def _try_to_merge(self, one: Pass, variant: str, trial: Trial) -> None:
+        """Merge, or say what is missing: the stages' own traces are there."""
+        try:
+            self._merge(one, variant, trial)
+        except (Error, OSError) as error:
+            one.missing.append(f"{MERGED}: {type(error).__name__}: {error}")
 
     def _record(self, one: Pass, variant: str, pipeline: ProfiledPipeline) -> Trial:
         memory = one.name == MEMORY

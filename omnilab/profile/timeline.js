@@ -223,6 +223,7 @@ class Timeline {
   // ---- data and view ----
 
   set(panels) {
+    this.#forget();
     this.coarse = panels.map((data) => new Spans(data));
     this.fine = panels.map(() => null);
     [this.hovered, this.pinned] = [null, null];
@@ -269,7 +270,14 @@ class Timeline {
     this.show(this.view[0] + by, this.view[1] + by);
   }
 
+  // What was asked for is no longer wanted: an answer that still comes is dropped.
+  #forget() {
+    this.turn = (this.turn ?? 0) + 1;
+    this.loading = 0;
+  }
+
   #choose(request) {
+    this.#forget();
     this.request = request;
     this.fine = this.coarse.map(() => null);
     [this.hovered, this.pinned] = [null, null];
@@ -289,9 +297,10 @@ class Timeline {
   }
 
   async #fetch() {
-    const turn = (this.turn = (this.turn ?? 0) + 1);
+    this.#forget();
+    const turn = this.turn;
     const wanted = this.coarse.map((_, index) => index).filter((index) => this.#couldBeFiner(index));
-    if (!wanted.length) return;
+    if (!wanted.length) return this.#say();
     const [from, to] = this.view;
     const margin = (to - from) / 2; // so that a short way to either side needs nothing new
     const low = Math.max(this.whole[0], from - margin), high = Math.min(this.whole[1], to + margin);

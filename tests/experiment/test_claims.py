@@ -46,8 +46,13 @@ def test_one_refuted_part_refutes_the_claim(ran) -> None:
     report = ran(0.8)
     assert outcome(report, Falls("wall_s"), Falls("wall_s", at_most=0.5)) == ("refuted", ["confirmed", "refuted"])
     assert outcome(report, Counts(VISITED, to=0))[0] == "refuted"
-    assert outcome(report, Counts("talker/runner/never_counted"))[0] == "refuted"
+    assert outcome(report, Counts("talker/engine/steps"))[0] == "refuted"
     assert outcome(report, Stays("wall_s"))[0] == "refuted"
+
+
+def test_what_differs_by_chance_alone_settles_nothing(ran) -> None:
+    """How often an idle engine steps is the clock's business."""
+    assert outcome(ran(0.4), Counts("code2wav/engine/idle_steps"))[0] == "inconclusive"
 
 
 def test_a_null_is_confirmed_only_where_it_was_shown(ran, tmp_path) -> None:
@@ -104,6 +109,8 @@ def test_a_claim_without_parts_and_an_unknown_variant_are_refused(ran) -> None:
         judged(report, "shallow_merge", "it is so", [])
     with pytest.raises(BadInput, match="no variant 'merge' in the run; there are shallow_merge"):
         judged(report, "merge", "it is so", [Falls("wall_s")])
+    with pytest.raises(BadInput, match="no trial counted 'talker/runner/visits'"):
+        judged(report, "shallow_merge", "it is so", [Counts("talker/runner/visits")])
 
 
 def test_what_a_claim_says_is_escaped_in_a_notebook(ran) -> None:

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from omnilab import export as command
 from omnilab.experiment.checks import bundle
 from omnilab.profile import otel
+from omnilab.workload import Workload
 from tests.experiment.test_waited import scripted
 
 MS = 1_000_000
@@ -118,11 +119,12 @@ def test_attributes_are_those_of_the_conventions(run, capsys):
     found = attributes_of(spans_of(taken[1][2])[-1])
     plan = json.loads((run / "run.json").read_text())
     sampling = plan["workload"]["requests"][1]["sampling"]
+    asked = Workload.random(num_prompts=2, input_len=8, output_len=6).with_seed(plan["workload_seeds"][1])  # of block 1
     expected = {
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "omnilab", "gen_ai.request.model": "none",
         "gen_ai.output.type": "speech", "gen_ai.response.id": "r1", "gen_ai.usage.input_tokens": 10,
         "gen_ai.usage.output_tokens": 6, "gen_ai.request.max_tokens": 6,
-        "gen_ai.request.temperature": sampling["temperature"], "gen_ai.request.seed": sampling["seed"],
+        "gen_ai.request.temperature": sampling["temperature"], "gen_ai.request.seed": asked.requests[1].sampling.seed,
         "omnilab.variant": "shallow_merge", "omnilab.block": 1, "omnilab.audio.frames": 30,
         "omnilab.audio.time_to_first_packet": pytest.approx(0.036),
     }  # fmt: skip

@@ -81,12 +81,12 @@ def test_each_variant_has_a_trace_and_the_run_still_verifies(run, capsys):
     assert {"shallow_merge", "BEFORE_1378", "BEFORE_1378 (A/A)"} <= set(names)
     paths = sorted(path.relative_to(run / "traces") for path in run.rglob("*.gz"))
     assert len(paths) == len(names)
-    assert str(paths[0]) == "BEFORE_1378/merged.json.gz" and str(paths[1]) == "BEFORE_1378_A_A_/merged.json.gz"
-    assert f"{run}/traces/shallow_merge/merged.json.gz: shallow_merge, block 0, 4 spans, 1 chunks as arrows" in said
+    assert str(paths[0]) == "BEFORE_1378/spans.json.gz" and str(paths[1]) == "BEFORE_1378_A_A_/spans.json.gz"
+    assert f"{run}/traces/shallow_merge/spans.json.gz: shallow_merge, block 0, 4 spans, 1 chunks as arrows" in said
     assert said.count("1 chunks have one end only: no arrow") == len(names)
     assert "ui.perfetto.dev" in said and "chrome://tracing" in said
     assert f"see it: tensorboard --logdir {run}/traces" in said and "with --tensorboard also" in said
-    trace = read(run / "traces" / "shallow_merge" / "merged.json.gz")
+    trace = read(run / "traces" / "shallow_merge" / "spans.json.gz")
     assert trace["metadata"]["trial"] == "shallow_merge, block 0"
     assert {event["name"] for event in trace["traceEvents"] if event["ph"] == "X"} == {"merge", "put", "get"}
     assert verify.main([str(run)]) == 0
@@ -128,7 +128,7 @@ def test_a_zip_is_traced_beside_itself(run, tmp_path, capsys):
     assert command.main([str(run), "--variant", "shallow_merge"]) == 0
     bundle.pack(run, tmp_path / "kept.zip")
     assert command.main([str(tmp_path / "kept.zip"), "--variant", "shallow_merge"]) == 0
-    same = "traces/shallow_merge/merged.json.gz"
+    same = "traces/shallow_merge/spans.json.gz"
     assert (tmp_path / "kept" / same).read_bytes() == (run / same).read_bytes()
 
 

@@ -78,7 +78,9 @@ def analyse(run: Row, lines: Sequence[Row]) -> Findings:
         disturbed=dict(sorted(Counter(why for row in table.rows.values() for why in row["disturbed"]).items())),
         per_stage=per_stage(table),
     )
-    return replace(found, notes=(*_notes(found, table), *_of_rows(run, lines), *limits(run)))
+    return replace(
+        found, notes=(*_notes(found, table), *_of_spans(table, run["topology"]), *_of_rows(run, lines), *limits(run))
+    )
 
 
 def _metrics(run: Row) -> tuple[str, ...]:
@@ -246,21 +248,31 @@ def _notes(found: Findings, table: Table) -> list[str]:
     if lost:
         said = ", ".join(f"{count:,} of {loop}" for loop, count in sorted(lost.items()))
         notes.append(f"spans that the rings did not hold: {said}: span sums there are too low")
-    return notes + _of_spans(table)
+    return notes
 
 
-def _of_spans(table: Table) -> list[str]:
+def _most_on_a_thread(numbers: Mapping[str, int], inline: bool) -> int:
+    """Return the spans of the thread that recorded most; engine and runner of a stage may be one."""
+    threads = Counter[str]()
+    for loop, number in numbers.items():
+        stage, thread = loop.split("/")
+        threads["" if inline else f"{stage}/{'engine' if thread == 'runner' else thread}"] += number
+    return max(threads.values())
+
+
+def _of_spans(table: Table, topology: str) -> list[str]:
     """Say what recording spans cost, and whose clocks were not ours; older runs did not measure it."""
     notes, shares, ahead = list[str](), list[float](), dict[str, float]()
     for row in table.rows.values():
         if row.get("span_numbers") and row["metrics"]["wall_s"]:
-            shares.append(max(row["span_numbers"].values()) * row["span_ns"] / 1e9 / row["metrics"]["wall_s"])
+            most = _most_on_a_thread(row["span_numbers"], inline=topology != "processes")
+            shares.append(most * row["span_ns"] / 1e9 / row["metrics"]["wall_s"])
         for process, (offset, error) in row.get("clocks", {}).items():
             if abs(offset) > error:
                 ahead[process] = max(ahead.get(process, 0.0), abs(offset) / 1e6)
     if shares:
         dearest = max(shares)
-        notes.append(f"recording spans took at most {dearest:.2%} of a trial's wall time, on its busiest loop")
+        notes.append(f"recording spans took about {dearest:.2%} of a trial's wall time, on its busiest thread")
     if ahead:
         said = ", ".join(f"{process} by {ms:,.1f} ms" for process, ms in sorted(ahead.items()))
         notes.append(f"clocks that are not this process's: {said}: their spans were moved onto one clock")

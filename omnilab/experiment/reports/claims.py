@@ -46,13 +46,20 @@ class Counts:
         """Say it."""
         return f"{self.counter} falls" + ("" if self.to is None else f" to {words.short(self.to)}")
 
-    def settle(self, report: Report, variant: f.Variant) -> Settled:  # noqa: ARG002 (other parts ask the report)
-        """Compare the counts."""
+    def settle(self, report: Report, variant: f.Variant) -> Settled:
+        """Compare the counts; BadInput for a counter that no trial of the run has."""
         found = next((moved for moved in variant.counters if moved.what == self.counter), None)
         if found is None:
-            return REFUTED, "it did not change, or was never counted"
+            sides = [self._counted(report, name) for name in (report.findings.baseline_name, variant.name)]
+            same = len({value for side in sides for value in side}) == 1
+            return (REFUTED, "it did not change") if same else (INCONCLUSIVE, "it differs by no more than by chance")
         fell = found.after < found.before and (self.to is None or found.after == self.to)
         return CONFIRMED if fell else REFUTED, f"{words.short(found.before)} -> {words.short(found.after)}"
+
+    def _counted(self, report: Report, name: str) -> list[int]:
+        if not any(self.counter in line["counters"] for line in report.lines if line["kind"] == "trial"):
+            raise BadInput(f"claim: no trial counted {self.counter!r}; trial.counters shows what is counted")
+        return [line["counters"].get(self.counter, 0) for line in report.trials(name)]
 
 
 @dataclass(frozen=True, slots=True)

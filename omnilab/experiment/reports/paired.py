@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -147,4 +148,4 @@ def _number(pairs: int) -> str:
 
 
 def _of_pairs(text: str) -> str:
-    return text.replace("block", "pair")
+    return re.sub(r"\bblock(s?)\b", r"pair\1", text)

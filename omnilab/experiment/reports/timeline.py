@@ -68,7 +68,7 @@ def _pair(trials: Sequence[SpanTrial], findings: Findings) -> list[SpanTrial]:
     blocks: dict[int, dict[str, SpanTrial]] = {}
     for trial in trials:
         blocks.setdefault(trial.line["block"], {})[trial.variant] = trial
-    names = [findings.baseline_name, *_fastest_first(findings)]
+    names = [findings.baseline_name, *fastest_first(findings)]
     for other in names[1:]:
         for there in blocks.values():
             if names[0] in there and other in there:
@@ -76,7 +76,7 @@ def _pair(trials: Sequence[SpanTrial], findings: Findings) -> list[SpanTrial]:
     return [trial for trial in trials if trial.variant == names[0]][:1] or list(trials[:1])
 
 
-def _fastest_first(findings: Findings) -> list[str]:
+def fastest_first(findings: Findings) -> list[str]:
     """Return the variants, faster ones first and by their ratio; the others as they were planned."""
     primary = findings.primary
     sign = -1 if primary in THROUGHPUTS else 1
