@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from omnilab.engine.messages import StageRequest, StageSampling
@@ -35,7 +36,7 @@ class Intake:
         self.sample_rate = SAMPLE_RATE
         self.hidden_size: int = config.thinker_config.text_config.hidden_size
         self.num_code_groups: int = config.talker_config.num_code_groups
-        self._speakers = {name.lower() for name in config.talker_config.speaker_id}
+        self.speakers = tuple(sorted({name.lower() for name in config.talker_config.speaker_id}))
         self._text_end = frozenset((config.im_end_token_id,))
         self._speech_end = frozenset((config.talker_config.codec_eos_token_id,))
 
@@ -48,28 +49,40 @@ class Intake:
         """Return a fresh detokenizer of one answer."""
         return TextStream(self._processor)
 
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a text as it stands, without the chat template."""
+        return self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens shown; BadInput for ids that the tokenizer does not have."""
+        size = len(self._processor.tokenizer)
+        if bad := [token for token in token_ids if not 0 <= token < size]:
+            raise BadInput(f"token id {bad[0]} is unknown: ids lie in 0..{size - 1}")
+        return self._processor.decode(token_ids)
+
     def stage_requests(
-        self, request_id: str, prompt: Prompt, sampling: Sampling, seed: int, noise_key: str
+        self, request_id: str, prompt: Prompt, sampling: Sampling, seed: int, noise_key: str, *, spoken: bool = True
     ) -> tuple[dict[str, StageRequest], int]:
-        """Return what each stage is asked, and the prompt's length in tokens.
+        """Return what each stage is asked (the Thinker alone when not `spoken`), and the prompt's length in tokens.
 
         Raises BadInput for what cannot be used, PromptTooLong with the limit and the length.
         """
-        if sampling.speaker.lower() not in self._speakers:
-            raise BadInput(f"unknown speaker {sampling.speaker!r}: use one of {', '.join(sorted(self._speakers))}")
+        if sampling.speaker.lower() not in self.speakers:
+            raise BadInput(f"unknown speaker {sampling.speaker!r}: use one of {', '.join(self.speakers)}")
         if prompt.random_tokens is not None:  # before so many are drawn
             self._check_length("Thinker", prompt.random_tokens, sampling.max_text_tokens, "text tokens")
         inputs = self._inputs(prompt)
         self._check_length("Thinker", len(inputs.ids), sampling.max_text_tokens, "text tokens")
-        self._check_length("Talker", inputs.talker_prompt_len, sampling.frame_limit, "frames")
         thinker, talker = _stage_samplings(sampling, seed)
-        spoken = TalkerPrompt(inputs.talker_positions, inputs.talker_position_delta, sampling.speaker)
+        written = StageRequest(request_id, len(inputs.ids), inputs.ids, inputs, thinker, self._text_end, noise_key)
+        if not spoken:
+            return {"thinker": written}, len(inputs.ids)
+        self._check_length("Talker", inputs.talker_prompt_len, sampling.frame_limit, "frames")
+        voiced = TalkerPrompt(inputs.talker_positions, inputs.talker_position_delta, sampling.speaker)
         requests = {
-            "thinker": StageRequest(
-                request_id, len(inputs.ids), inputs.ids, inputs, thinker, self._text_end, noise_key
-            ),
+            "thinker": written,
             "talker": StageRequest(
-                request_id, inputs.talker_prompt_len, inputs.ids, spoken, talker, self._speech_end, noise_key
+                request_id, inputs.talker_prompt_len, inputs.ids, voiced, talker, self._speech_end, noise_key
             ),
             "code2wav": StageRequest(request_id, 0, [], None, talker),
         }

@@ -465,17 +465,18 @@ class ScriptedIntake:
         return ""
 
     def stage_requests(
-        self, request_id: str, prompt: Prompt, sampling: Sampling, seed: int, noise_key: str
+        self, request_id: str, prompt: Prompt, sampling: Sampling, seed: int, noise_key: str, *, spoken: bool = True
     ) -> tuple[dict[str, m.StageRequest], int]:
+        assert spoken
         said = self._script[int(prompt.text or "")]
         text = _sampling(said, said.text + said.text_ends)
         speech = _sampling(said, said.frames + said.speech_ends)
         ids, positions = said.prompt_ids, torch.arange(said.talker_prompt).expand(3, -1)
-        spoken = TalkerPrompt(positions, said.position_delta, str(said.number))
+        voiced = TalkerPrompt(positions, said.position_delta, str(said.number))
         requests = {
             "thinker": m.StageRequest(request_id, said.prompt, ids, said, text, frozenset({TEXT_END}), noise_key),
             "talker": m.StageRequest(
-                request_id, said.talker_prompt, ids, spoken, speech, frozenset({SPEECH_END}), noise_key
+                request_id, said.talker_prompt, ids, voiced, speech, frozenset({SPEECH_END}), noise_key
             ),
             "code2wav": m.StageRequest(request_id, 0, [], None, speech),
         }
