@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: ablate test races simulate results lint env clean
+.PHONY: ablate test notebooks races simulate results lint env clean
 
 ablate: $(VENV)/.lab
 	$(BIN)/python -m omnilab.ablate $(ARGS)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Each in full on thin: most of an hour. OMNILAB_NOTEBOOKS_OUT=DIR keeps the executed copies.
+notebooks: $(VENV)/.dev
+	OMNILAB_NOTEBOOK_MODEL=thin $(BIN)/python -m pytest tests/notebook/test_notebooks.py --timeout=0 $(ARGS)
 
 races: $(VENV)/.dev
 	$(BIN)/python -m pytest -m races --timeout=0 $(ARGS)
