@@ -299,7 +299,7 @@ def test_what_a_figure_looks_like_is_not_compared_and_that_is_said(small, script
     page.write_text(changed)
     found = verify(tmp_path / "run")
     assert found.differences == []
-    assert any("figures are not compared" in note for note in found.notes)
+    assert any("figures and the timeline's script are not compared" in note for note in found.notes)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.style")
     found = verify(tmp_path / "run")
