@@ -40,8 +40,10 @@ def _running() -> tuple[str, str] | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     kernel = None if shell is None else getattr(shell, "kernel", None)  # a terminal's IPython has none
-    if kernel is None:
+    if shell is None or kernel is None:
         return None
     asked: dict[str, Any] = kernel.get_parent("shell")
     header, content, metadata = (asked.get(part) or {} for part in ("header", "content", "metadata"))
-    return str(metadata.get("cellId") or content.get("code", "")), str(header.get("msg_id", ""))
+    # the count too: clients of one session, one after another, number their messages from 1 again
+    execution = f"{header.get('msg_id', '')} {shell.execution_count}"
+    return str(metadata.get("cellId") or content.get("code", "")), execution

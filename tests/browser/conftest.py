@@ -12,9 +12,9 @@ import pytest
 ALLOWED = ("http://127.0.0.1:", "ws://127.0.0.1:", "file:", "data:", "blob:", "about:")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: its event loop counts as running on this thread as long as it is open
 def chromium() -> Iterator[Any]:
-    """Start the browser once a session. Where OMNILAB_BROWSER is set, as .ci/run does, it must be there."""
+    """Start the browser once a module. Where OMNILAB_BROWSER is set, as .ci/run does, it must be there."""
     path = shutil.which("chromium")
     if path is None:
         message = "no chromium: apt-get install chromium"

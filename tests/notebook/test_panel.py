@@ -285,8 +285,8 @@ def test_a_failed_stage_is_said_and_the_panel_goes_on(nothing_left: None) -> Non
         panel.controls.numbers["pairs"].value = 20
         panel.run()
         wait_for(lambda: panel.layout.bar.value > 0)
-        talker = next(child for child in psutil.Process().children() if stage_of(child) == "talker")
-        talker.kill()
+        ours = panel._session.pipe()._topology.pids()  # not another pipeline's of this process
+        psutil.Process(ours["talker"]).kill()
         assert panel.wait(LONG_S)
         assert "process has ended" in news(panel) and "The next run starts new stages." in news(panel)
         assert 'role="alert"' in panel.layout.news.value
@@ -343,17 +343,6 @@ def test_a_stopped_trial_is_aborted(pipe: Pipeline) -> None:
     with pytest.raises(errors.Aborted, match="stopped"):
         pipe.run(Workload.random(num_prompts=1, input_len=10, output_len=50), stop=lambda: next(asked, True))
     assert not any(pipe.tables().values())
-
-
-def stage_of(process: psutil.Process) -> str:
-    """Ask Linux which stage a process is, by the names of its threads."""
-    with open(f"/proc/{process.pid}/task/{process.pid}/comm") as name:
-        main = name.read().strip()
-    threads = {main}
-    for thread in process.threads():
-        with open(f"/proc/{process.pid}/task/{thread.id}/comm") as name:
-            threads.add(name.read().strip().split("/")[0])
-    return next((stage for stage in ("thinker", "talker", "code2wav") if stage in threads), "")
 
 
 def wait_for(true: object, within_s: float = LONG_S) -> None:

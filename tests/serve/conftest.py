@@ -11,14 +11,14 @@ from omnilab.pipeline import Pipeline
 from tests.serve.served import Running, serving, tiny_pipe
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pipe() -> Iterator[Pipeline]:
     """`tiny` in processes."""
     with tiny_pipe() as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(pipe: Pipeline) -> Iterator[Running]:
     """Its server, without a key."""
     with serving(pipe) as running:
