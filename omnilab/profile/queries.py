@@ -115,7 +115,7 @@ def answers(ask: Ask) -> list[Answer]:
 def need_perfetto(processor: Path | None = None) -> None:
     """Raise BadInput where the package `perfetto`, or the program named for it, is not there."""
     try:
-        import perfetto.trace_processor  # noqa: F401 (whether it is there)
+        import perfetto.trace_processor  # noqa: F401 (whether it is there)  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise BadInput(f"--queries needs the package perfetto: pip install perfetto; or {BY_HAND}") from error
     if processor is not None and not processor.is_file():
@@ -128,7 +128,7 @@ def run_queries(trace: Path, processor: Path | None = None) -> list[Answer]:
     BadInput without the package `perfetto`, without the program, or where it cannot read the trace.
     """
     need_perfetto(processor)
-    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+    from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig  # pyright: ignore[reportMissingImports]
 
     config = TraceProcessorConfig(bin_path=None if processor is None else str(processor))
     try:
