@@ -94,7 +94,7 @@ def from_run(folder: Path, variant: str, block: int | None = None) -> DataFrame:
 
 def _on_one_clock(spans: Spans, offsets: Mapping[str, int] | None) -> list[SpanRow]:
     """Return the rows in an order of their own, so that the order they came in does not matter."""
-    rows = [_shifted(row, offsets.get(row.stage, 0)) for row in _rows(spans)] if offsets else _rows(spans)
+    rows = [_shifted(row, offsets.get(row.stage, 0)) for row in span_rows(spans)] if offsets else span_rows(spans)
     return sorted(rows, key=lambda row: (row.start_ns, -row.end_ns, row[:5]))
 
 
@@ -102,7 +102,8 @@ def _shifted(row: SpanRow, by_ns: int) -> SpanRow:
     return row._replace(start_ns=row.start_ns + by_ns, end_ns=row.end_ns + by_ns)
 
 
-def _rows(spans: Any) -> list[SpanRow]:
+def span_rows(spans: Any) -> list[SpanRow]:
+    """Return spans as rows; BadInput for a table that lacks a column of theirs."""
     if not hasattr(spans, "itertuples"):
         return list(spans)
     if missing := NEEDED - set(spans.columns):

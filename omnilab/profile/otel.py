@@ -22,7 +22,7 @@ from omnilab.experiment.checks.recount import read_rows
 from omnilab.experiment.results import read_run
 from omnilab.metrics import audio_rtf, audio_ttfp_ms, ttft_ms
 from omnilab.profile.arrows import STAGES
-from omnilab.profile.chrome import from_run
+from omnilab.profile.chrome import from_run, span_rows
 from omnilab.profile.order import pieces_of
 from omnilab.profile.path import rows_by_request
 from omnilab.record import SpanRow
@@ -62,7 +62,6 @@ def read_trial(folder: Path, variant: str, block: int | None = None) -> ToldTria
         records, wall_ns = read_rows(folder, files).records, _wall_ns(folder, run, lines)
     except UNREADABLE as error:
         raise RunFolderError(f"{folder}: is damaged: {type(error).__name__}: {error}") from error
-    columns = [name for name in SpanRow._fields if name in frame]  # older runs have no num_bytes, the last
     about = {
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "omnilab", "gen_ai.output.type": "speech",
         "gen_ai.request.model": run["model"], "omnilab.experiment": run["experiment"], "omnilab.variant": variant,
@@ -70,7 +69,7 @@ def read_trial(folder: Path, variant: str, block: int | None = None) -> ToldTria
     }  # fmt: skip
     return ToldTrial(
         records=records,
-        rows=[SpanRow(*row) for row in frame[columns].itertuples(index=False, name=None)],
+        rows=span_rows(frame),
         wall_ns=wall_ns,
         attributes=about,
         sampling=[

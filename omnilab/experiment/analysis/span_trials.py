@@ -16,7 +16,7 @@ from omnilab.record import SpanRow
 
 MOST_ROWS = 1_200_000  # span rows of a run that are looked at: about ten seconds' work
 MOST_REQUESTS = 8  # of a trial
-COLUMNS = ("stage", "thread", "name", "request", "chunk", "start_ns", "end_ns")
+COLUMNS = tuple(name for name in SpanRow._fields if name not in SpanRow._field_defaults)  # older runs have no more
 FIRST: Until = "first audio"
 END: Until = "end"
 Row: TypeAlias = Mapping[str, Any]
