@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +17,13 @@ from rich.console import Console
 
 from omnilab.command import run_typer
 from omnilab.errors import BadInput
+from omnilab.experiment.arms import Arm
 from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
 from omnilab.experiment.sizing import Noise, plan_lines
-from omnilab.experiment.sweep import Sweep, refuse_lengths
+from omnilab.experiment.sweep import Sweep, at_concurrencies, refuse_lengths
 from omnilab.workload import Workload
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -40,7 +43,9 @@ def ablate(
     output_len: Annotated[int | None, typer.Option(help="text tokens a request")] = None,
     frames: Annotated[int | None, typer.Option(help="audio frames a request; default 2.94 a text token")] = None,
     num_prompts: Annotated[int | None, typer.Option(help="requests a trial")] = None,
-    max_concurrency: Annotated[int | None, typer.Option(help="requests in flight")] = None,
+    max_concurrency: Annotated[
+        str | None, typer.Option(help="requests in flight; several with commas between: a run each")
+    ] = None,
     blocks: Annotated[int | None, typer.Option(help="fresh sets of stage processes; 5 or more for a verdict")] = None,
     budget: Annotated[str | None, typer.Option(help="as many blocks as fit: 90s, 5m, 2h; after a short pilot")] = None,
     detect: Annotated[str | None, typer.Option(help="as many blocks as an effect of this size needs: 3%")] = None,
@@ -51,6 +56,15 @@ def ablate(
     ] = False,
     primary: Annotated[str | None, typer.Option(help="metric of the verdicts; default wall_s")] = None,
     margin: Annotated[str | None, typer.Option(help="a difference within it is none; default 2%")] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=COMMAND: a server to compare, {port} in it becomes a free port; give two or more"),
+    ] = None,
+    exact: Annotated[
+        str | None, typer.Option(help="what arms' outputs must keep: tokens,samples (default), tokens, or work")
+    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="folder, for the random prompts of arms")] = None,
+    extra_body: Annotated[str | None, typer.Option(help="JSON that goes into every request to an arm")] = None,
     out: Annotated[Path | None, typer.Option(help="new run folder; default runs/NAME-TIME")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the interrupted run in --out")] = False,
     seed: Annotated[int | None, typer.Option(help="of orders and requests")] = None,
@@ -61,10 +75,11 @@ def ablate(
 
     Exit: 0 done, 1 a trial or the output gate failed, 2 bad input (nothing started), 130 interrupted.
     """
-    ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / "quick.py")
+    ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / ("servers.py" if arm else "quick.py"))
+    together = [] if max_concurrency is None else counts_of("max_concurrency", max_concurrency)
     named = {
-        "model": model, "device": device, "base": base, "seed": seed, "design": design, "primary": primary,
-        "noise_from": noise_from, "margin": None if margin is None else share_of("margin", margin),
+        "model": None if arm else model, "device": device, "base": base, "seed": seed, "design": design,
+        "primary": primary, "noise_from": noise_from, "margin": None if margin is None else share_of("margin", margin),
         "pilot": pilot or None,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
@@ -75,9 +90,10 @@ def ablate(
         changes["toggles"] = tuple(name.strip() for name in toggles.split(",") if name.strip())
     if toggles is not None or design is not None:
         changes["variants"] = None
+    changes |= arms_asked(arm, exact, {"model": model, "tokenizer": tokenizer, "extra_body": extra_body}, ours)
     lengths = {
         "num_prompts": num_prompts, "input_len": input_len, "output_len": output_len, "frames": frames,
-        "max_concurrency": max_concurrency,
+        "max_concurrency": together[0] if together else None,
     }  # fmt: skip
     if isinstance(ours, Sweep):
         refuse_lengths(lengths)
@@ -86,6 +102,7 @@ def ablate(
         if any(value is not None for value in lengths.values()):
             changes["workload"] = resized(ours.workload, lengths)
         ours = replace(ours, **changes)
+        ours = at_concurrencies(ours, together) if len(together) > 1 else ours
     if dry_run:
         if out is not None:
             check_folder(out)
@@ -132,6 +149,57 @@ def sized(blocks: int | None, budget: str | None, detect: str | None, looks: boo
     return {"blocks": blocks, "budget": budget, "detect": share, "looks": looks}
 
 
+def arms_asked(
+    given: Sequence[str] | None, exact: str | None, settings: Mapping[str, Any], ours: Experiment | Sweep
+) -> dict[str, Any]:
+    """Return what `--arm` and its companions change; nothing when none is given. BadInput says what is wrong."""
+    if given is None:
+        has_arms = isinstance(ours, Experiment) and ours.arms is not None
+        alone = [name for name in ("tokenizer", "extra_body") if settings[name] is not None]
+        if alone or (exact is not None and not has_arms):
+            raise BadInput(f"{(alone or ['exact'])[0]}: is for arms: give --arm NAME=COMMAND, twice or more")
+        if has_arms and settings["model"] is not None:
+            raise BadInput("model: the file's arms name their own")
+        return {} if exact is None else {"exact": exact_of(exact)}
+    fields = {name: value for name, value in settings.items() if value is not None}
+    if "extra_body" in fields:
+        fields["extra_body"] = json_object("extra_body", fields["extra_body"])
+    arms = dict[str, Arm]()
+    for text in given:
+        name, equals, command = text.partition("=")
+        if not equals or not command.strip():
+            raise BadInput(f"arm: must be NAME=COMMAND, not {text!r}")
+        if name.strip() in arms:
+            raise BadInput(f"arm: {name.strip()} is there twice")
+        arms[name.strip()] = Arm(command=command, **fields)
+    return {"arms": arms, **({} if exact is None else {"exact": exact_of(exact)})}
+
+
+def exact_of(text: str) -> frozenset[str]:
+    """Return what must stay equal; "work" is nothing but the work."""
+    names = {name.strip() for name in text.split(",")} - {""}
+    return frozenset() if names == {"work"} else frozenset(names)
+
+
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """Return a JSON object; BadInput for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{name}: must be a JSON object, not {text!r}")
+    return found
+
+
+def counts_of(name: str, text: str) -> list[int]:
+    """Return "1,4,16" as numbers; BadInput for anything else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BadInput(f"{name}: must be a number, or several with commas between, not {text!r}") from None
+
+
 def share_of(name: str, text: str) -> float:
     """Return "3%" or "0.03" as 0.03; BadInput for anything else."""
     number = text.strip()
@@ -170,6 +238,8 @@ def _print_plan(plan: Plan, noise: Noise | None, as_json: bool) -> None:
         console.print(line)
     for variant in plan.variants:
         names = ", ".join(toggle.name for toggle in variant.toggles) or "no toggle"
+        if (setting := plan.settings[variant.name]) and isinstance(setting, Arm):
+            names = " ".join(setting.words)
         console.print(f"- {variant.name}: {names}; against {variant.against or 'itself (A/A)'}")
     for block, order in enumerate(plan.orders):
         console.print(f"block {block + 1}, seed {plan.workloads[block].seed}: {' | '.join(order)}")

@@ -48,10 +48,13 @@ class RequestRecord:
     token_ids: list[int] = field(default_factory=list)
     codes: NDArray[np.int64] | None = None  # [frames, G]
     audio: NDArray[np.float32] | None = None  # [samples]
+    text: str | None = None  # as a server's client saw it, which may see no token ids
 
     @property
     def text_sha(self) -> str:
-        """Hash of the text token ids."""
+        """Hash of the text token ids, or of the text where there is one without ids."""
+        if self.text is not None and not self.token_ids:
+            return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         return _sha(np.asarray(self.token_ids, dtype=np.int64))
 
     @property

@@ -19,7 +19,10 @@ import numpy as np
 from omnilab.errors import BadInput
 from omnilab.prompt import FRAMES_PER_TOKEN, Prompt, Sampling, at_least
 
-__all__ = ["Arrivals", "Prompt", "Sampling", "WorkItem", "Workload", "closed", "derive_seed", "poisson", "trace"]
+__all__ = [
+    "Arrivals", "Prompt", "Sampling", "WorkItem", "Workload", "closed", "derive_seed", "gamma", "poisson", "ramp",
+    "trace",
+]  # fmt: skip
 
 LINE_KEYS = frozenset({"text", "messages", "system", "audio", "image", "max_text_tokens", "max_frames", "seed"})
 
@@ -40,6 +43,8 @@ class Arrivals:
     max_concurrency: int | None = None
     rate: float | None = None
     times: tuple[float, ...] | None = None
+    burstiness: float | None = None  # shape of the gamma distribution of the gaps; None: exponential
+    ramp_to: float | None = None  # the rate of the last request, reached in equal steps
 
     def start_times(self, count: int, seed: int) -> list[float]:
         """Return the earliest start of each of `count` requests, in seconds from the trial's start."""
@@ -47,8 +52,11 @@ class Arrivals:
             return list(self.times)
         if self.rate is None:
             return [0.0] * count
-        gaps = np.random.Generator(np.random.PCG64(derive_seed(seed, count, 2))).exponential(1 / self.rate, count)
-        return np.cumsum(gaps).tolist()
+        mean = 1 / np.linspace(self.rate, self.rate if self.ramp_to is None else self.ramp_to, count)
+        rng = np.random.Generator(np.random.PCG64(derive_seed(seed, count, 2)))
+        if self.burstiness is None:
+            return np.cumsum(rng.exponential(mean, count)).tolist()
+        return np.cumsum(rng.gamma(self.burstiness, mean / self.burstiness, count)).tolist()
 
 
 def closed(max_concurrency: int = 1) -> Arrivals:
@@ -56,18 +64,44 @@ def closed(max_concurrency: int = 1) -> Arrivals:
     return Arrivals(kind="closed", max_concurrency=at_least("max_concurrency", max_concurrency, 1))
 
 
-def poisson(rate: float) -> Arrivals:
-    """Requests at random, `rate` a second on average, however many are in flight."""
-    if not (math.isfinite(rate) and rate > 0):
-        raise BadInput(f"rate: must be more than 0 requests a second, not {rate}")
-    return Arrivals(kind="poisson", rate=rate)
+def poisson(rate: float, *, max_concurrency: int | None = None) -> Arrivals:
+    """Requests at random, `rate` a second on average; with `max_concurrency`, one that finds it reached waits."""
+    return Arrivals(kind="poisson", rate=_positive("rate", rate), max_concurrency=_most(max_concurrency))
 
 
-def trace(times: Sequence[float]) -> Arrivals:
+def gamma(rate: float, burstiness: float = 1.0, *, max_concurrency: int | None = None) -> Arrivals:
+    """`poisson` with gaps of a gamma distribution of mean 1 / rate and shape `burstiness`.
+
+    Shape 1 is Poisson, less comes in bursts, more is steadier. Nothing is rescaled: the times of n requests end at
+    n / rate on average only.
+    """
+    rate, burstiness = _positive("rate", rate), _positive("burstiness", burstiness)
+    return Arrivals(kind="gamma", rate=rate, burstiness=burstiness, max_concurrency=_most(max_concurrency))
+
+
+def ramp(start: float, end: float, burstiness: float = 1.0, *, max_concurrency: int | None = None) -> Arrivals:
+    """`gamma` whose rate goes from `start` at the first request to `end` at the last, in equal steps."""
+    start, end, burstiness = _positive("ramp", start), _positive("ramp", end), _positive("burstiness", burstiness)
+    most = _most(max_concurrency)
+    return Arrivals(kind="ramp", rate=start, ramp_to=end, burstiness=burstiness, max_concurrency=most)
+
+
+def trace(times: Sequence[float], *, max_concurrency: int | None = None) -> Arrivals:
     """Requests at the given times in seconds, in rising order."""
     if any(not math.isfinite(t) or t < 0 for t in times) or sorted(times) != list(times):
         raise BadInput("times: must be seconds from 0 on, in rising order")
-    return Arrivals(kind="trace", times=tuple(times))
+    return Arrivals(kind="trace", times=tuple(times), max_concurrency=_most(max_concurrency))
+
+
+def _positive(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        unit = "" if name == "burstiness" else " requests a second"
+        raise BadInput(f"{name}: must be more than 0{unit}, not {value}")
+    return float(value)
+
+
+def _most(max_concurrency: int | None) -> int | None:
+    return None if max_concurrency is None else at_least("max_concurrency", max_concurrency, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ LAYERS = (
     {"recipe", "recipes"},
     {"prompt", "workload", "metrics", "clock", "trial", "model", "transfer"},
     {"engine"},
-    {"intake", "speech", "answer", "pipeline"},
+    {"intake", "speech", "answer", "pipeline", "client", "launch"},
     {"experiment", "profile", "serve", "vllm_omni"},
     {
         *("notebook", "board", "export", "command", "ablate", "bench", "models", "check", "cli", "__main__"),
@@ -107,6 +107,10 @@ LIGHT = (
     "omnilab.export",
     "omnilab.profile.otel",
     "omnilab.board.data",
+    "omnilab.client",
+    "omnilab.launch",
+    "omnilab.experiment.arms",
+    "omnilab.bench",
 )
 
 

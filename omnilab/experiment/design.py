@@ -19,16 +19,20 @@ MOST_FACTORS, LEAST_HALVED = 6, 4  # 64 cells; below 4, half of the cells confou
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A named set of toggles over the base recipe, and the variant it is compared with (None: the baseline itself)."""
+    """A named set of toggles over the base recipe, and the variant it is compared with (None: the baseline itself).
+
+    `keeps`: of tokens, codes and samples, what stays equal to the baseline's whatever the toggles; an arm has no codes.
+    """
 
     name: str
     toggles: Toggles = ()
     against: str | None = None
+    keeps: frozenset[str] = EXACT_ALL
 
     @property
     def exact(self) -> frozenset[str]:
         """What stays equal to the baseline's: only what every toggle keeps."""
-        return EXACT_ALL.intersection(*(toggle.exact for toggle in self.toggles))
+        return self.keeps.intersection(*(toggle.exact for toggle in self.toggles))
 
     @property
     def tolerance(self) -> float:

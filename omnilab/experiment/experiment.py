@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from omnilab.errors import BadInput, RunFolderError
 from omnilab.experiment import machine
 from omnilab.experiment.analysis.blocks import Fixed, rule_from
+from omnilab.experiment.arms import EXACT, Arm, servers
 from omnilab.experiment.design import Variant
 from omnilab.experiment.plan import Plan, make_plan, uses_cuda
-from omnilab.experiment.protocol import Bench, OpenPipeline, Progress, Silent, measure
+from omnilab.experiment.protocol import Bench, OpenBench, Point, Progress, Silent, measure
 from omnilab.experiment.reports.report import Report, write_reports
 from omnilab.experiment.results import RunFolder, check_folder, read_run, refuse_another
 from omnilab.experiment.sizing import PILOT_TRIALS, Noise, noise_of_run, pilot, plan_lines, rule_of
@@ -36,6 +38,9 @@ class Experiment:
     needs to see an effect of that size (0.03: 3 %), or `looks` after 5, 7 and 10 blocks; only one of them. `noise_from`
     is an earlier run's folder whose noise and times plan this one, `pilot` measures them first.
     Verdicts are on `primary`, the rest is exploratory; a difference within `margin` is no difference.
+
+    `arms` are servers to compare instead of toggles on the lab's pipeline, the first is the baseline: `model`, `base`,
+    `device` and `topology` are then their own. `exact`: what of their outputs must stay equal, of tokens and samples.
     """
 
     name: str = "experiment"
@@ -59,6 +64,8 @@ class Experiment:
     device: str | Mapping[str, str] = "auto"
     topology: str = "processes"
     timeout_s: float = 120.0
+    arms: Mapping[str, Arm] | None = None
+    exact: Collection[str] = EXACT
 
     def plan(self, noise: Noise | None = None) -> Plan:
         """Resolve and check everything that needs no stage; BadInput says what is wrong.
@@ -75,8 +82,9 @@ class Experiment:
         noise = self.noise()
         plan = self.plan(noise)
         refuse_what_cannot_run(plan)
-        if self._needs_pilot(noise):
-            noise = pilot(plan, lab_pipeline(plan))
+        if self.needs_pilot(noise):
+            with scratch_bench(plan) as bench:
+                noise = pilot(plan, bench)
             plan = self.plan(noise)
         return plan, noise
 
@@ -88,59 +96,122 @@ class Experiment:
         self,
         out: str | Path | None = None,
         progress: Progress | None = None,
-        open_pipeline: OpenPipeline | None = None,
+        open_pipeline: OpenBench | None = None,
         resume: bool = False,
     ) -> Report:
         """Measure and report into `out` (None: runs/NAME-TIME). BadInput comes before a stage starts or a file is made.
 
         `resume` goes on with a run in `out` that was interrupted; RunFolderError when it is of another experiment.
-        `open_pipeline(recipe)` gives the stages of a block; the default starts the lab's pipeline.
+        `open_pipeline(recipe)` gives the stages of a block; the default starts the lab's pipeline, or an arm's server.
         """
-        progress = progress or Silent()
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        noise = self.noise()
-        plan = make_plan(self, rule_from(read_run(path)[0]["rule"])) if resume else self.plan(noise)
-        if not resume:
-            check_folder(path)
-        facts = machine.facts()
-        if open_pipeline is None:
-            facts |= refuse_what_cannot_run(plan)
-            open_pipeline = lab_pipeline(plan)
-        if self._needs_pilot(noise) and not resume:
-            progress.note(
-                f"a pilot of {PILOT_TRIALS} baseline trials comes first: how long one takes, and how it varies"
-            )
-            noise = pilot(plan, open_pipeline)
-            plan = self.plan(noise)
-        folder = self._folder(path, {**plan.to_dict(), "plan_hash": plan.hash, **facts}, noise, resume)
-        for line in plan_lines(plan, noise):
-            progress.note(line)
-        try:
-            measure(plan, folder, open_pipeline, progress)
-        except BaseException:
-            if folder.lines:
-                with suppress(OSError, RunFolderError):  # what stopped the run matters more
-                    write_reports(path)  # of what was finished
-            raise
-        finally:
-            folder.close()
-        return write_reports(path)
+        return run_together({path: self}, progress, open_pipeline, {path} if resume else set())[path]
 
-    def _needs_pilot(self, noise: Noise | None) -> bool:
+    def needs_pilot(self, noise: Noise | None) -> bool:
+        """Must noise be measured before the plan can be made?"""
         return noise is None and (self.pilot or self.budget is not None)
 
-    def _folder(self, path: Path, run: dict[str, Any], noise: Noise | None, resume: bool) -> RunFolder:
-        if resume:
-            refuse_another(path, run)
-            return RunFolder.resume(path)
-        return RunFolder.create(path, {**run, "noise": noise, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+
+def run_together(
+    experiments: Mapping[Path, Experiment],
+    progress: Progress | None = None,
+    open_bench: OpenBench | None = None,
+    resumed: Set[Path] = frozenset(),
+) -> dict[Path, Report]:
+    """Measure and report experiments by their run folders; several share the arms' servers, and differ in the workload.
+
+    `resumed` are those of the folders that were begun before.
+    """
+    progress = progress or Silent()
+    begun = {path: _begin(path, one, path in resumed, progress, open_bench) for path, one in experiments.items()}
+    plan = next(iter(begun.values())).plan
+    folders = _folders(begun, resumed)
+    for one in begun.values():
+        for line in plan_lines(one.plan, one.noise):
+            progress.note(line)
+    try:
+        points = [Point(one.plan, folder) for one, folder in zip(begun.values(), folders, strict=True)]
+        measure(points, open_bench or bench_of(plan, folders[0].path), progress)
+    except BaseException:
+        for folder in folders:
+            if folder.lines:
+                with suppress(OSError, RunFolderError):  # what stopped the run matters more
+                    write_reports(folder.path)  # of what was finished
+        raise
+    finally:
+        for folder in folders:
+            folder.close()
+    return {path: write_reports(path) for path in experiments}
+
+
+def _folders(begun: Mapping[Path, _Begun], resumed: Set[Path]) -> list[RunFolder]:
+    """Open or make them all; where one cannot be, those that were made are taken back."""
+    folders = list[RunFolder]()
+    try:
+        for path, one in begun.items():
+            folders.append(RunFolder.resume(path) if path in resumed else one.create(path))
+    except BaseException:
+        for folder in folders:
+            folder.close() if folder.path in resumed else folder.discard()
+        raise
+    return folders
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A plan, and what its run.json says beside it."""
+
+    plan: Plan
+    facts: Mapping[str, Any]
+    noise: Noise | None
+
+    def create(self, path: Path) -> RunFolder:
+        """Make its run folder."""
+        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        return RunFolder.create(path, {**self.facts, "noise": self.noise, "started": started})
+
+
+def _begin(
+    path: Path, experiment: Experiment, resume: bool, progress: Progress, open_bench: OpenBench | None
+) -> _Begun:
+    """Plan and check an experiment, after a pilot if need be."""
+    noise = experiment.noise()
+    plan = make_plan(experiment, rule_from(read_run(path)[0]["rule"])) if resume else experiment.plan(noise)
+    if not resume:
+        check_folder(path)
+    facts = machine.facts()
+    if open_bench is None:
+        facts |= refuse_what_cannot_run(plan)
+    if experiment.needs_pilot(noise) and not resume:
+        progress.note(f"a pilot of {PILOT_TRIALS} baseline trials comes first: how long one takes, and how it varies")
+        with scratch_bench(plan, open_bench) as bench:
+            noise = pilot(plan, bench)
+        plan = experiment.plan(noise)
+    facts = {**plan.to_dict(), "plan_hash": plan.hash, **facts}
+    if resume:
+        refuse_another(path, facts)
+    return _Begun(plan, facts, noise)
+
+
+@contextmanager
+def scratch_bench(plan: Plan, open_bench: OpenBench | None = None) -> Iterator[OpenBench]:
+    """Give how to open a bench before there is a run folder: what a server writes is thrown away."""
+    with TemporaryDirectory(prefix="omnilab-pilot-") as folder:
+        yield open_bench or bench_of(plan, Path(folder))
+
+
+def bench_of(plan: Plan, folder: Path) -> OpenBench:
+    """Return how to open what a plan measures; what servers write goes to `folder`/logs."""
+    return lab_pipeline(plan) if plan.experiment.arms is None else servers(plan.experiment.arms, folder / "logs")
 
 
 def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:
     """Raise ModelNotFound, PromptTooLong or another BadInput for what the lab's stages would refuse later.
 
-    Return what only the model's folder says: `row_bytes`, the size of one Thinker row on an edge.
+    Return what only the model's folder says: `row_bytes`, the size of one Thinker row on an edge. Nothing of an arm's.
     """
+    if plan.own_processes:
+        return {}
     import torch
 
     from omnilab.intake import Intake
@@ -154,13 +225,13 @@ def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:
     return {"row_bytes": 2 * intake.hidden_size}  # bfloat16
 
 
-def lab_pipeline(plan: Plan) -> OpenPipeline:
+def lab_pipeline(plan: Plan) -> OpenBench:
     """Return how to open the lab's stages for a plan."""
     from omnilab.pipeline import Pipeline
 
     ours = plan.experiment
 
-    def open_pipeline(recipe: Recipe) -> AbstractContextManager[Bench]:
+    def open_pipeline(recipe: Any) -> AbstractContextManager[Bench]:
         return Pipeline.open(
             ours.model,
             recipe=recipe,

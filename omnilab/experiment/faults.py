@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from omnilab.trial import Trial
 
 if TYPE_CHECKING:
-    from omnilab.recipe import Recipe
+    from omnilab.experiment.plan import Setting
 
 
-def wrong_occupant(trial: Trial, recipe: Recipe) -> str | None:
+def wrong_occupant(trial: Trial, setting: Setting) -> str | None:
     """Say where a stage ran something else than the recipe; None when the label matches what ran.
 
     Names only are compared, for a by-value toggle's source is hashed otherwise in the stage.
     """
-    expected = recipe.occupants()
+    expected = setting.occupants()
     for stage, seams in trial.occupants.items():
         for seam, occupant in seams.items():
             if seam in expected and occupant.split()[0] != expected[seam].split()[0]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from omnilab.experiment.analysis.findings import (
     BATCH_SHAPE,
     NOT_COMPARED,
+    OTHER_LENGTHS,
     OTHER_OUTPUT,
     OTHER_SAMPLES,
     OTHER_WORK,
@@ -30,6 +31,8 @@ Row: TypeAlias = Mapping[str, Any]
 COMPARISONS = ("gate comparison", "comparison")  # kinds of rows
 STOPPED = (OTHER_OUTPUT, OTHER_WORK)  # classes without a speed
 
+WORK = ("output_tokens", "frames", "audio_s")  # what no variant may change ...
+WORK_OF_SERVERS = ("output_tokens",)  # ... and no arm: no request can say how long the audio shall be
 SEAMS_SHARE = 0.08  # of the audio: a window of 4 frames loses 555 of 7,680 samples
 
 
@@ -54,6 +57,7 @@ class Comparison:
 
     difference: Difference | None  # the first that is forbidden
     same_work: bool
+    same_length: bool | None  # of the audio, in every request; None where the work fixes it
     equal: dict[str, bool]  # tokens, codes, samples: bit for bit in every request
     differing: int  # requests in which any of the three differs
     requests: int
@@ -62,53 +66,57 @@ class Comparison:
         """Return it as a row of trials.jsonl."""
         said = None if self.difference is None else str(self.difference)
         return {
-            "difference": said, "same_work": self.same_work, "equal": self.equal, "differing": self.differing,
-            "requests": self.requests,
+            "difference": said, "same_work": self.same_work, "same_length": self.same_length, "equal": self.equal,
+            "differing": self.differing, "requests": self.requests,
         }  # fmt: skip
 
 
-def compare(trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float) -> Comparison:
+def compare(
+    trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float, work: Sequence[str] = WORK
+) -> Comparison:
     """Compare a trial with the baseline's on the same requests."""
     pairs = list(zip(trial.records, base.records, strict=False))
     equal = {what: all(same(new, old) for new, old in pairs) for what, same in EQUAL.items()}
-    difference = first_difference(trial, base, exact, tolerance_db)
+    difference = first_difference(trial, base, exact, tolerance_db, work)
     return Comparison(
         difference=difference,
-        same_work=difference is None or not first_difference(trial, base, frozenset(), tolerance_db),
+        same_work=difference is None or not first_difference(trial, base, frozenset(), tolerance_db, work),
+        same_length=None if "audio_s" in work else all(new.audio_s == old.audio_s for new, old in pairs),
         equal=equal,
         differing=sum(not all(same(new, old) for same in EQUAL.values()) for new, old in pairs),
         requests=len(trial.records),
     )
 
 
-def first_difference(trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float) -> Difference | None:
+def first_difference(
+    trial: Trial, base: Trial, exact: frozenset[str], tolerance_db: float, work: Sequence[str] = WORK
+) -> Difference | None:
     """Compare a trial with the baseline's on the same requests; None when it passes.
 
     Whatever `exact` promises must be equal (samples: bit for bit, or `tolerance_db` of signal over difference); the
-    work, tokens and frames and seconds of audio, must be equal in any case. Where samples may differ, so may the
-    seconds that are lost where windows join.
+    `work` must be equal in any case. Where samples may differ, so may the seconds that are lost where windows join.
     """
     if len(trial.records) != len(base.records):
         return Difference(0, "requests", None, f"{len(trial.records)}, not {len(base.records)}")
     for record, expected in zip(trial.records, base.records, strict=True):
-        found = _compare(record, expected, exact, tolerance_db)
+        found = _compare(record, expected, exact, tolerance_db, work)
         if found is not None:
             return found
     return None
 
 
 def _compare(
-    record: RequestRecord, expected: RequestRecord, exact: frozenset[str], tolerance_db: float
+    record: RequestRecord, expected: RequestRecord, exact: frozenset[str], tolerance_db: float, work: Sequence[str]
 ) -> Difference | None:
     index = record.index
     if record.error or expected.error:
         whose = "" if record.error else "of the baseline: "
         return Difference(index, "error", None, f"{whose}{record.error or expected.error}")
-    if "tokens" in exact and (found := _unequal(record.token_ids, expected.token_ids)):
+    if "tokens" in exact and (found := _unequal(_written(record), _written(expected))):
         return Difference(index, "tokens", *found)
     if "codes" in exact and (found := _unequal(_rows(record.codes), _rows(expected.codes))):
         return Difference(index, "codes", *found)
-    for what in ("output_tokens", "frames", "audio_s"):
+    for what in work:
         new, old = getattr(record, what), getattr(expected, what)
         slack = SEAMS_SHARE * old if what == "audio_s" and "samples" not in exact else 0
         if abs(new - old) > slack:
@@ -117,16 +125,27 @@ def _compare(
         return Difference(index, "samples", *found)
     if "codes" in exact and not _as_loud(record.audio, expected.audio):
         return Difference(index, "samples", None, "silent, not finite, or of quite another loudness")
+    if _loudness(expected.audio) > 0 and not _loudness(record.audio) > 0:
+        return Difference(index, "samples", None, "silent, or not finite")
     return None
+
+
+def _written(record: RequestRecord) -> list[Any]:
+    """Return the text's token ids, or its characters where a server gave no ids."""
+    return record.token_ids or list(record.text or "")
 
 
 def _as_loud(new: NDArray[Any] | None, old: NDArray[Any] | None) -> bool:
     """Samples of equal codes may round or be windowed otherwise; they do not fall silent."""
-    loudness = [
-        0.0 if audio is None or not len(audio) else float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
-        for audio in (new, old)
-    ]
-    return loudness[1] == 0 or loudness[1] / 2 <= loudness[0] <= 2 * loudness[1]
+    ours, theirs = _loudness(new), _loudness(old)
+    return theirs == 0 or theirs / 2 <= ours <= 2 * theirs
+
+
+def _loudness(audio: NDArray[Any] | None) -> float:
+    """Root mean square; 0 without samples, NaN where one is not finite."""
+    if audio is None or not len(audio):
+        return 0.0
+    return float(np.sqrt(np.mean(np.square(audio, dtype=np.float64))))
 
 
 def stopped(run: Row, lines: Sequence[Row]) -> set[str]:
@@ -156,6 +175,7 @@ def output_class(lines: Sequence[Row], baseline: str, name: str) -> tuple[str, s
     again = {(line["kind"], line["block"]): line for line in lines
              if line["kind"] in COMPARISONS and line["variant"] == baseline + AGAIN}  # fmt: skip
     batch_shape: str | None = None
+    freely = any(line.get("same_length") is False for line in compared)
     for line in (line for line in compared if line["difference"]):
         twin = again.get((line["kind"], line["block"]))
         if not line["same_work"]:
@@ -166,6 +186,8 @@ def output_class(lines: Sequence[Row], baseline: str, name: str) -> tuple[str, s
             f"{line['differing']} of {line['requests']} requests; the baseline differs from itself in "
             f"{twin['differing']}: {line['difference']}"
         )
+    if freely:
+        return OTHER_LENGTHS, batch_shape
     if batch_shape is not None:
         return BATCH_SHAPE, batch_shape
     if not compared:
@@ -183,7 +205,7 @@ def excused(line: Row, twin: Row) -> bool:
 
 
 EQUAL: dict[str, Callable[[RequestRecord, RequestRecord], bool]] = {
-    "tokens": lambda new, old: new.token_ids == old.token_ids,
+    "tokens": lambda new, old: new.text_sha == old.text_sha,
     "codes": lambda new, old: new.codes_sha == old.codes_sha,
     "samples": lambda new, old: new.audio_sha == old.audio_sha,
 }

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from omnilab.errors import BadInput, ToggleUnavailable
-from omnilab.experiment import design
+from omnilab.experiment import arms, design
 from omnilab.experiment.analysis.blocks import BlockRule
+from omnilab.experiment.analysis.carries import SERVERS
 from omnilab.experiment.design import AGAIN, Variant
+from omnilab.experiment.machine import gpus
 from omnilab.experiment.results import plan_hash
 from omnilab.metrics import VERDICT_METRICS
 from omnilab.prompt import Prompt, at_least
@@ -20,8 +22,11 @@ from omnilab.toggle import Toggle
 from omnilab.workload import WorkItem, Workload, closed, derive_seed
 
 if TYPE_CHECKING:
+    from omnilab.experiment.arms import Arm
     from omnilab.experiment.experiment import Experiment
     from omnilab.recipe import Recipe
+
+    Setting: TypeAlias = Recipe | Arm  # what a trial is made with
 
 GATE_TOKENS, GATE_FRAMES = 12, 30  # more than one chunk of 25 frames, so that a window has left context
 WARM_TOKENS, WARM_FRAMES = 4, 4
@@ -30,12 +35,12 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will be done. `orders` and `workloads` have an entry a block; `recipes` is by variant, A/A included."""
+    """What will be done. `orders` and `workloads` have an entry a block; `settings` is by variant, A/A included."""
 
     experiment: Experiment
     rule: BlockRule
     variants: tuple[Variant, ...]  # the baseline first
-    recipes: Mapping[str, Recipe]
+    settings: Mapping[str, Setting]
     orders: tuple[tuple[str, ...], ...]
     workloads: tuple[Workload, ...]
     gate: Workload | None
@@ -54,10 +59,21 @@ class Plan:
         """Hash of everything that decides what is measured, and in which order."""
         return plan_hash(self.to_dict())
 
+    @property
+    def cuda(self) -> bool:
+        """Is anything measured on a GPU, as far as it can be told?"""
+        return bool(gpus()) if self.own_processes else uses_cuda(self.experiment.device)
+
+    @property
+    def own_processes(self) -> bool:
+        """Has each variant processes of its own, started for every trial? Else those of a block serve all of it."""
+        return self.experiment.arms is not None
+
     def counts(self, blocks: int) -> dict[str, int]:
         """Return how many steps of each kind there are: open, gate, trial."""
         trials = sum(len(order) for order in self.orders[:blocks])
-        return {"open": blocks, "gate": len(self.recipes) if self.gate else 0, "trial": trials}
+        opened = trials if self.own_processes else blocks
+        return {"open": opened, "gate": len(self.settings) if self.gate else 0, "trial": trials}
 
     @property
     def design(self) -> str:
@@ -73,8 +89,7 @@ class Plan:
         """Return it for run.json."""
         ours = self.experiment
         return {
-            "experiment": ours.name, "question": ours.question, "model": str(ours.model), "device": str(ours.device),
-            "cuda": uses_cuda(ours.device), "topology": ours.topology, "seed": ours.seed,
+            "experiment": ours.name, "question": ours.question, **_subject(ours), "seed": ours.seed,
             "rule": self.rule.to_dict(),
             "asked": {"blocks": ours.blocks, "budget": ours.budget, "detect": ours.detect, "looks": ours.looks},
             "primary": ours.primary, "margin": ours.margin,
@@ -82,7 +97,7 @@ class Plan:
             "variants": [
                 {"name": v.name, "toggles": [t.name for t in v.toggles], "against": v.against, "exact": v.exact,
                  "seams": [t.seam for t in v.toggles], "claims": [t.claim for t in v.toggles],
-                 "occupants": self.recipes[v.name].occupants()}
+                 "occupants": self.settings[v.name].occupants()}
                 for v in self.variants
             ],
             "orders": self.orders,
@@ -94,31 +109,58 @@ class Plan:
 
 def make_plan(experiment: Experiment, rule: BlockRule) -> Plan:
     """Resolve names, check all that can be checked without a stage, draw orders and seeds. Raises BadInput."""
-    from omnilab.recipe import recipe_with  # brings torch
-
     at_least("seed", experiment.seed, 0)
     if experiment.primary not in VERDICT_METRICS:
         raise BadInput(f"primary: no metric {experiment.primary!r}; there are {', '.join(VERDICT_METRICS)}")
     if not 0 < experiment.margin < 0.5:
         raise BadInput(f"margin: must lie between 0 and 50 %, not {experiment.margin:.3g}")
-    base_name, base = _base(experiment)
-    variants = design.named_after(_variants(experiment), base_name)
-    recipes = {variant.name: recipe_with(*variant.toggles, base=base) for variant in variants}
-    for variant in variants:
-        if variant.toggles and recipes[variant.name] == base:
-            raise BadInput(f"{variant.name}: is on in {base_name} already; choose another --base")
-    recipes[base_name + AGAIN] = base
-    variants.sort(key=lambda variant: bool(variant.toggles))  # stable: the baseline first
+    variants, settings = _toggled(experiment) if experiment.arms is None else _arms(experiment, experiment.arms)
+    settings[variants[0].name + AGAIN] = settings[variants[0].name]
     seeds = [derive_seed(experiment.seed, block) for block in range(rule.most)]
     return Plan(
         experiment=experiment,
         rule=rule,
         variants=tuple(variants),
-        recipes=recipes,
+        settings=settings,
         orders=tuple(_shuffled(_tried(experiment, variants, block), seed) for block, seed in enumerate(seeds)),
         workloads=tuple(experiment.workload.with_seed(seed) for seed in seeds),
         gate=gate_workload(experiment.gate_prompts, experiment.seed),
     )
+
+
+def _toggled(experiment: Experiment) -> tuple[list[Variant], dict[str, Setting]]:
+    """Return the variants, the baseline first, and the recipe of each."""
+    from omnilab.recipe import recipe_with  # brings torch
+
+    base_name, base = _base(experiment)
+    variants = design.named_after(_variants(experiment), base_name)
+    recipes: dict[str, Setting] = {variant.name: recipe_with(*variant.toggles, base=base) for variant in variants}
+    for variant in variants:
+        if variant.toggles and recipes[variant.name] == base:
+            raise BadInput(f"{variant.name}: is on in {base_name} already; choose another --base")
+    variants.sort(key=lambda variant: bool(variant.toggles))  # stable: the baseline first
+    return variants, recipes
+
+
+def _arms(experiment: Experiment, given: Mapping[str, Arm]) -> tuple[list[Variant], dict[str, Setting]]:
+    if experiment.toggles is not None or experiment.variants is not None:
+        raise BadInput("toggles: a server of another's has none; give arms or toggles, not both")
+    return arms.variants_of(given, frozenset(experiment.exact)), {**given}
+
+
+def _subject(experiment: Experiment) -> dict[str, Any]:
+    """Return what is measured, for run.json: the lab's pipeline on a device, or arms."""
+    if experiment.arms is None:
+        device = experiment.device
+        return {
+            "model": str(experiment.model), "device": str(device), "cuda": uses_cuda(device),
+            "topology": experiment.topology,
+        }  # fmt: skip
+    models = sorted({arm.model or "the first that its server names" for arm in experiment.arms.values()})
+    return {
+        "model": ", ".join(models), "device": "the servers' own", "cuda": bool(gpus()), "topology": SERVERS,
+        "arms": {name: arm.to_dict() for name, arm in experiment.arms.items()},
+    }  # fmt: skip
 
 
 def gate_workload(prompts: str | Path | Workload | None, seed: int) -> Workload | None:
@@ -204,6 +246,8 @@ def _tried(experiment: Experiment, variants: Sequence[Variant], block: int) -> l
 
 
 def _design_of(experiment: Experiment) -> str:
+    if experiment.arms is not None:
+        return "arms"
     return "variants" if experiment.variants is not None else experiment.design
 
 

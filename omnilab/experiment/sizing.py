@@ -17,6 +17,7 @@ import numpy as np
 
 from omnilab.errors import BadInput
 from omnilab.experiment.analysis.blocks import MOST_SIZED, BlockRule, Fixed, Looks, SizedByNoise
+from omnilab.experiment.analysis.carries import FRAME_MS
 from omnilab.experiment.analysis.effects import LEVEL
 from omnilab.experiment.analysis.table import Array, Table
 from omnilab.experiment.design import FACTORIALS
@@ -28,7 +29,7 @@ from omnilab.experiment.statistics.power import LOOKS
 
 if TYPE_CHECKING:
     from omnilab.experiment.experiment import Experiment
-    from omnilab.experiment.protocol import OpenPipeline
+    from omnilab.experiment.protocol import OpenBench
 
 Row: TypeAlias = Mapping[str, Any]
 PILOT_TRIALS = 3
@@ -72,10 +73,10 @@ def residuals(logs: Array) -> tuple[Array, int]:
     return rest, max(0, (whole.shape[0] - 1) * (whole.shape[1] - 1))
 
 
-def pilot(plan: Plan, open_pipeline: OpenPipeline) -> Noise:
+def pilot(plan: Plan, open_pipeline: OpenBench) -> Noise:
     """Measure the baseline a few times on requests that no trial uses; nothing is kept but the noise and the times."""
     workload = plan.experiment.workload.with_seed(plan.experiment.seed + 2**40)
-    began, base = time.monotonic(), plan.recipes[plan.baseline]
+    began, base = time.monotonic(), plan.settings[plan.baseline]
     with open_pipeline(base) as pipe:
         pipe.run(warm_up(workload))
         open_s, values, took = time.monotonic() - began, [], []
@@ -96,7 +97,8 @@ def minutes(plan: Plan, noise: Noise, blocks: int) -> float:
 
 
 def _block_s(plan: Plan, noise: Noise) -> float:
-    return noise.open_s + len(plan.orders[0]) * noise.trial_s
+    starts = len(plan.orders[0]) if plan.own_processes else 1
+    return starts * noise.open_s + len(plan.orders[0]) * noise.trial_s
 
 
 def _gate_s(plan: Plan, noise: Noise) -> float:
@@ -168,13 +170,21 @@ def plan_lines(plan: Plan, noise: Noise | None) -> list[str]:
     """Say what will be done, how long it will take and what it can show, before anything is measured."""
     ours, blocks = plan.experiment, plan.rule.first
     counts = plan.counts(blocks)
+    starts = (
+        f"{counts['open']} server starts, one after another"
+        if plan.own_processes
+        else f"{counts['open']} starts of the stage processes"
+    )
+    subject = f"{len(plan.variants)} arms" if plan.own_processes else str(ours.model)
     lines = [
-        f"{ours.name} on {ours.model}, base {plan.baseline}: {plan.rule}",
-        f"{counts['trial']} trials in {counts['open']} blocks, {counts['gate']} gate trials before them; "
-        f"{counts['open']} starts of the stage processes; plan {plan.hash[:12]}",
+        f"{ours.name} on {subject}, base {plan.baseline}: {plan.rule}",
+        f"{counts['trial']} trials in {blocks} blocks, {counts['gate']} gate trials before them; {starts}; "
+        f"plan {plan.hash[:12]}",
         f"verdict on {ours.primary}, margin {100 * ours.margin:.3g} %, error rate {LEVEL:g} over "
         f"{num_verdicts(plan)} verdicts (Holm)",
     ]
+    if plan.own_processes and noise is None:
+        lines.append(_guessed(plan, counts["open"], counts["trial"]))
     if noise is not None:
         least = detectable(plan, noise.sd, noise.df, blocks)
         lines.append(
@@ -191,6 +201,18 @@ def plan_lines(plan: Plan, noise: Noise | None) -> list[str]:
             f"can show an effect of {shown}; how much one varies here is measured as it runs (or --noise-from RUN)"
         )
     return lines
+
+
+def _guessed(plan: Plan, starts: int, trials: int) -> str:
+    """Say how long servers may take that nobody has measured yet: speech at real time, a start of 1 to 5 minutes."""
+    items = plan.workloads[0].requests
+    together = min(len(items), plan.workloads[0].arrivals.max_concurrency or len(items))
+    trial_s = sum(item.sampling.frame_limit for item in items) * FRAME_MS / 1e3 / together
+    low, high = ((starts * minute * 60 + trials * trial_s) / 3600 for minute in (1, 5))
+    return (
+        f"expected {low:.1f} to {high:.1f} h, if a start takes 1 to 5 min and audio comes at real time "
+        f"({trial_s:.0f} s a trial); after the first block the time left is measured (or --noise-from RUN)"
+    )
 
 
 def rule_of(experiment: Experiment, draft: Plan, noise: Noise | None) -> BlockRule:

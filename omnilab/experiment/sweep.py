@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from omnilab.errors import BadInput
-from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.experiment import Experiment, run_together
 from omnilab.experiment.protocol import Progress
 from omnilab.experiment.reports.report import Report
 from omnilab.experiment.reports.sweep_report import Axes, SweepReport
 from omnilab.experiment.results import check_folder
+from omnilab.workload import closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,44 @@ class Sweep:
         path = Path(out) if out is not None else Path("runs") / f"{self.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         if not resume:
             check_folder(path)
+        if self.shares_servers:
+            return self._together(path, progress, resume)
         reports: dict[str, Report] = {}
         for point, experiment in self.experiments.items():
             begun = resume and (path / point / "run.json").exists()
             reports[point] = experiment.run(path / point, progress, resume=begun, **how)
             SweepReport(self.name, path, reports, self.axes).write()
         return SweepReport(self.name, path, reports, self.axes)
+
+    @property
+    def shares_servers(self) -> bool:
+        """Do all points compare the same arms? Then one start of a server serves all of them."""
+        first, *others = self.experiments.values()
+        return first.arms is not None and all(other.arms == first.arms for other in others)
+
+    def _together(self, path: Path, progress: Progress | None, resume: bool) -> SweepReport:
+        folders = {path / point: experiment for point, experiment in self.experiments.items()}
+        begun = {folder for folder in folders if resume and (folder / "run.json").exists()}
+        found = run_together(folders, progress, resumed=begun)
+        report = SweepReport(self.name, path, {folder.name: one for folder, one in found.items()}, self.axes)
+        report.write()
+        return report
+
+
+def at_concurrencies(experiment: Experiment, several: Sequence[int]) -> Sweep:
+    """Return the experiment at each number of requests in flight; BadInput where arrivals say when requests start."""
+    if experiment.workload.arrivals.kind != "closed":
+        raise BadInput("max_concurrency: the experiment's requests start at times of their own")
+    points = {f"c{count}": count for count in several}
+    if len(points) != len(several):
+        raise BadInput("max_concurrency: give each number once")
+    workloads = {point: replace(experiment.workload, arrivals=closed(count)) for point, count in points.items()}
+    experiments = {
+        point: replace(experiment, name=f"{experiment.name}-{point}", workload=workload)
+        for point, workload in workloads.items()
+    }
+    axes = {"requests in flight": {point: float(count) for point, count in points.items()}}
+    return Sweep(name=experiment.name, experiments=experiments, axes=axes)
 
 
 def refuse_lengths(given: Mapping[str, int | None]) -> None:

@@ -51,7 +51,9 @@ def of_recipes(names: Iterable[str]) -> Subject:
 def of_experiment(experiment: Experiment) -> Subject:
     """Return an experiment's variants, on its model and workload; BadInput as its plan would."""
     plan = make_plan(experiment, Fixed(LEAST_BLOCKS + 1))
-    recipes = {name: recipe for name, recipe in plan.recipes.items() if not name.endswith(AGAIN)}
+    if plan.own_processes:
+        raise BadInput(f"{experiment.name}: compares servers: profile each of them by its own means")
+    recipes: dict[str, Any] = {name: one for name, one in plan.settings.items() if not name.endswith(AGAIN)}
     return Subject(recipes=recipes, model=str(experiment.model), device=experiment.device, workload=plan.workloads[0])
 
 

@@ -25,7 +25,7 @@ from omnilab.experiment.analysis.effects import (
 from omnilab.experiment.analysis.findings import Effect, Findings, Moved, Variant
 from omnilab.experiment.analysis.moved import moved_counters, moved_spans, per_stage, unsettled
 from omnilab.experiment.analysis.prediction import predicted_of
-from omnilab.experiment.analysis.table import Table, lost_spans, mean, too_low
+from omnilab.experiment.analysis.table import PER_AUDIO, Table, lost_spans, mean, too_low
 from omnilab.experiment.design import AGAIN, FACTORIALS
 from omnilab.experiment.results import aborted
 from omnilab.experiment.statistics import estimate
@@ -33,6 +33,7 @@ from omnilab.metrics import VERDICT_METRICS
 
 SHOWN_ON_CPU = ("host_ms_per_step", "cpu_s", "wall_s", "ttft_ms", "audio_ttfp_ms")
 SHOWN_ON_GPU = ("wall_s", "audio_rtf", "ttft_ms", "audio_ttfp_ms", "host_ms_per_step")
+SHOWN_OF_SERVERS = ("wall_s", "audio_rtf", "ttft_ms", "tpot_ms", "audio_ttfp_ms", "cpu_s")
 CELL = "one cell: see the main effects"
 QUANTILES = (0.90, 0.95, 0.99)
 QUANTILE_METRICS = ("ttft_ms", "audio_ttfp_ms", "e2el_ms")
@@ -77,6 +78,7 @@ def analyse(run: Row, lines: Sequence[Row]) -> Findings:
         trials=len(table.rows),
         disturbed=dict(sorted(Counter(why for row in table.rows.values() for why in row["disturbed"]).items())),
         per_stage=per_stage(table),
+        per_audio=tuple(metric for metric in PER_AUDIO if table.counts_per_audio(metric)),
     )
     return replace(
         found, notes=(*_notes(found, table), *_of_spans(table, run["topology"]), *_of_rows(run, lines), *limits(run))
@@ -89,7 +91,7 @@ def _metrics(run: Row) -> tuple[str, ...]:
 
 
 def _shown(run: Row) -> tuple[str, ...]:
-    shown = SHOWN_ON_GPU if run["cuda"] else SHOWN_ON_CPU
+    shown = SHOWN_OF_SERVERS if run.get("arms") else SHOWN_ON_GPU if run["cuda"] else SHOWN_ON_CPU
     return shown if run["primary"] in shown else (run["primary"], *shown)
 
 
@@ -156,14 +158,16 @@ class _Known:
             return findings.NO_COMPARISON
         if effect is None or c is None:
             return findings.NOT_MEASURED
-        if not counted:
+        if not counted and not run.get("arms"):  # a server counts nothing for us
             return findings.UNSETTLED if unsettled(self.table, c) else findings.NO_EFFECT
         if run["design"] in FACTORIALS:
             return CELL if self.cells else findings.NO_MAINS
         said = verdict_of(effect, run["primary"], run["margin"], self.withheld, decided)
         due = sum(name in run["orders"][block] for block in self.table.blocks)
         clear = said.startswith((findings.FASTER, findings.SLOWER, findings.EQUIVALENT))
-        return f"{said}, in the {effect.blocks} of {due} blocks where it ran" if clear and effect.blocks < due else said
+        if clear and effect.blocks < due:
+            said = f"{said}, in the {effect.blocks} of {due} blocks where it ran"
+        return f"{said}, per audio second" if clear and self.table.counts_per_audio(run["primary"]) else said
 
     def more_blocks(self, c: Comparison) -> int | None:
         run, table = self.run, self.table
@@ -181,7 +185,7 @@ def _withheld(run: Row, same: Mapping[str, Effect]) -> str | None:
 
 
 def _baseline_mean(table: Table, metric: str) -> float | None:
-    return mean([row["metrics"].get(metric) for block in table.blocks for row in table.baselines(block)])
+    return mean([table.value(row, metric) for block in table.blocks for row in table.baselines(block)])
 
 
 def _unfinished(run: Row, lines: Sequence[Row], stopped: set[str]) -> bool:
@@ -230,6 +234,9 @@ def _notes(found: Findings, table: Table) -> list[str]:
         )
     elif same is not None and same.p is not None and same.p < NOTED:
         notes.append(f"A/A: p = {same.p:.3g} on {found.primary}: distrust effects near the noise band")
+    if found.per_audio:
+        several = ", ".join(found.per_audio)
+        notes.append(f"audio lengths differ between trials of the same requests: {several} are per audio second")
     for why, count in found.disturbed.items():
         notes.append(f"{count} of {found.trials} trials were disturbed: {why}")
     if all(v.output == findings.NOT_COMPARED for v in found.variants if v.against):
@@ -289,7 +296,8 @@ def _of_rows(run: Row, lines: Sequence[Row]) -> list[str]:
             opened[line["block"]] = opened.get(line["block"], 0) + 1
         elif line["kind"] == "trial" and not line["error"]:
             sets.setdefault(line["block"], set()).add(opened.get(line["block"], 0))
-    if split := sorted(block + 1 for block, several in sets.items() if len(several) > 1):
+    split = sorted(block + 1 for block, several in sets.items() if len(several) > 1)
+    if split and not run.get("arms"):  # each of whose trials has a server of its own
         notes.append(
             f"block {', '.join(map(str, split))} ran in several sets of processes, after a failure or an interruption: "
             "its comparisons hold their difference too"

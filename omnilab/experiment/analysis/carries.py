@@ -12,10 +12,13 @@ FRAME_MS = 80.0  # of audio
 PLACEMENT = frozenset({"save", "engine_wait", "receive_wait", "worker_link"})  # which thread does it, and when it wakes
 COMPUTE = frozenset({"vocode", "decode_step", "predict_codes"})
 STAGES = 3
+SERVERS = "servers"  # topology of arms
 
 
 def carries(run: Row, seams: Sequence[str], host: Effect | None) -> str:
     """Say what of a variant's result carries over to a GPU. `host`: its effect on the Talker's host ms a step."""
+    if run.get("arms"):
+        return "a server's own speed: holds for this machine, these settings and requests"
     if run["cuda"]:
         return "measured on a GPU: holds for this GPU and host"
     parts = ["counts, bytes and rows: exactly"]
@@ -32,6 +35,8 @@ def carries(run: Row, seams: Sequence[str], host: Effect | None) -> str:
 
 def in_short(run: Row, seams: Sequence[str]) -> str:
     """Return the same in a table's cell."""
+    if run.get("arms"):
+        return "this machine"
     if run["cuda"]:
         return "this GPU and host"
     return "counts; else measure there" if set(seams) & (PLACEMENT | COMPUTE) else "counts, host ms in kind"
@@ -41,7 +46,12 @@ def limits(run: Row) -> list[str]:
     """List what this run cannot show, whatever its numbers."""
     found = []
     cores = run["machine"]["cores"]
-    if not run["cuda"]:
+    if run.get("arms"):
+        found.append(
+            "servers are looked at from outside: no counters, no spans, so nothing says why one is faster; the client "
+            "runs on the same machine and takes a part of it"
+        )
+    elif not run["cuda"]:
         found.append(
             "measured on a CPU: counters, bytes and rows carry over to a GPU exactly, growth with length and "
             "interactions as laws, host milliseconds in kind; ratios of wall time and of first packets do not"
@@ -52,7 +62,7 @@ def limits(run: Row) -> list[str]:
             f"{cores} cores for {STAGES} busy stages and their workers: work that runs beside the critical path "
             "competes with it, so async save and waits cannot show their worth in time"
         )
-    if run["topology"] != "processes":
+    if run["topology"] not in ("processes", SERVERS):
         found.append(f"topology {run['topology']}: one process, so nothing is pickled and no stage runs beside another")
     if run["gate"] is not None:
         asked = [request["prompt"] for request in run["gate"]["requests"]]

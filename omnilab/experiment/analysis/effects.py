@@ -83,8 +83,8 @@ def spread(per_block: Array) -> float:
 def _means(table: Table, c: Comparison, metric: str) -> dict[str, float | None]:
     sides = table.sides(c.name, c.against).values()
     return {
-        "before": mean([mean([row["metrics"].get(metric) for row in others]) for _, others in sides]),
-        "after": mean([ours["metrics"].get(metric) for ours, _ in sides]),
+        "before": mean([mean([table.value(row, metric) for row in others]) for _, others in sides]),
+        "after": mean([table.value(ours, metric) for ours, _ in sides]),
     }
 
 

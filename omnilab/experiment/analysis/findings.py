@@ -24,6 +24,7 @@ SUB_ADDITIVE, SUPER_ADDITIVE, NO_INTERACTION = "sub-additive", "super-additive",
 
 # Classes of the output gate.
 SAME, OTHER_SAMPLES = "same output", "same work, other samples"
+OTHER_LENGTHS = "same text, other audio lengths"  # of servers only: there speeds are per audio second
 BATCH_SHAPE, OTHER_OUTPUT, OTHER_WORK, NOT_COMPARED = (
     "batch-shape numerics", "other output", "other work", "not compared",
 )  # fmt: skip
@@ -185,3 +186,4 @@ class Findings:
     disturbed: Mapping[str, int] = field(default_factory=dict)  # reason -> trials
     per_stage: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # variant -> "stage/name" -> ms a trial
     notes: tuple[str, ...] = ()
+    per_audio: tuple[str, ...] = ()  # metrics that are per audio second, for audio lengths differ

@@ -15,6 +15,7 @@ from omnilab.experiment.statistics import estimate
 Array: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = Mapping[str, Any]
 BASE = "both baseline trials"  # column of their mean
+PER_AUDIO = ("wall_s", "e2el_ms", "cpu_s")  # what is per audio second where audio lengths differ
 
 
 class Table:
@@ -22,7 +23,9 @@ class Table:
 
     def __init__(self, run: Row, lines: Iterable[Row]) -> None:
         """Take the trials of a run; `run` is its run.json."""
+        lines = list(lines)
         self.baseline: str = run["baseline"]
+        self.per_audio = any(line["kind"] == "comparison" and line.get("same_length") is False for line in lines)
         self.rows = {
             (line["block"], line["variant"]): line
             for line in lines
@@ -60,10 +63,22 @@ class Table:
                     found[index, column] = number
         return found
 
+    def counts_per_audio(self, metric: str) -> bool:
+        """Is a metric taken per audio second here?"""
+        return self.per_audio and metric in PER_AUDIO
+
+    def value(self, row: Row, metric: str) -> float | None:
+        """Return a metric of a trial; None where it is undefined. Times are per audio second where lengths differ."""
+        value = row["metrics"].get(metric)
+        if value is None or not self.counts_per_audio(metric):
+            return value
+        seconds = (row["metrics"]["audio_throughput"] or 0.0) * (row["metrics"]["wall_s"] or 0.0)
+        return value / seconds if seconds else None
+
     def logs(self, metric: str) -> Array:
         """Return the logs of a metric; what is not positive is missing, and what lost spans have made too small."""
         of_talker = metric == "host_ms_per_step"
-        values = self.matrix(lambda row: None if of_talker and _talkers_too_low(row) else row["metrics"].get(metric))
+        values = self.matrix(lambda row: None if of_talker and _talkers_too_low(row) else self.value(row, metric))
         return np.log(values, out=np.full_like(values, np.nan), where=values > 0)
 
     @cached_property

@@ -12,7 +12,7 @@ from omnilab.experiment.checks.agreement import where
 from omnilab.experiment.checks.differences import NOTHING, Check, Difference, compared
 from omnilab.experiment.checks.recount import Rows
 from omnilab.experiment.design import AGAIN
-from omnilab.experiment.gate import COMPARISONS, EQUAL, first_difference
+from omnilab.experiment.gate import COMPARISONS, EQUAL, WORK, WORK_OF_SERVERS, first_difference
 from omnilab.experiment.results import aborted
 from omnilab.trial import Trial
 
@@ -39,8 +39,9 @@ def _differences(run: Row, lines: Sequence[Row], rows: Mapping[int, Rows], numbe
         return [Difference(name, "a comparison", "no rows of both sides")]
     exact = {v["name"]: v["exact"] for v in run["variants"]}[line["variant"].removesuffix(AGAIN)]
     stored = {key: line[key] for key in ("equal", "differing", "requests", "same_work")}
-    stored["difference"] = line["difference"] is not None
-    tries = [compared(name, stored, _again(ours[-1], base, exact, line)) for base in bases]
+    stored |= {"difference": line["difference"] is not None, "same_length": line.get("same_length")}
+    work = WORK_OF_SERVERS if run.get("arms") else WORK
+    tries = [compared(name, stored, _again(ours[-1], base, exact, line, work)) for base in bases]
     return min(tries, key=len)
 
 
@@ -54,30 +55,34 @@ def _outputs_of(lines: Sequence[Row], rows: Mapping[int, Rows], line: Row, names
     ]
 
 
-def _again(ours: Rows, base: Rows, exact: Sequence[str], line: Row) -> dict[str, Any]:
+def _again(ours: Rows, base: Rows, exact: Sequence[str], line: Row, work: Sequence[str]) -> dict[str, Any]:
     """Return what the gate says of two outputs; `difference`: is there one, where samples leave it open as stored."""
     pairs = list(zip(ours.outputs, base.outputs, strict=False))
     equal = {what: all(new[i] == old[i] for new, old in pairs) for i, what in enumerate(EQUAL)}
-    other_work, differs = (_other_work(ours, base, promised) for promised in (frozenset(), frozenset(exact)))
+    other_work, differs = (_other_work(ours, base, promised, work) for promised in (frozenset(), frozenset(exact)))
     differs = differs or any(not equal[what] for what in exact if what != "samples")
     if not differs and not equal["samples"]:
         differs = line["difference"] is not None  # within the tolerance, as loud: hashes do not say
     return {
         "equal": equal, "differing": sum(new != old for new, old in pairs), "requests": len(ours.records),
         "same_work": not (differs and other_work), "difference": differs,
+        "same_length": None if "audio_s" in work else all(
+            new.audio_s == old.audio_s for new, old in zip(ours.records, base.records, strict=False)
+        ),
     }  # fmt: skip
 
 
-def _other_work(ours: Rows, base: Rows, exact: frozenset[str]) -> bool:
+def _other_work(ours: Rows, base: Rows, exact: frozenset[str], work: Sequence[str]) -> bool:
     """Do tokens, frames or seconds differ? Records read back hold no outputs, so that `exact` finds nothing else."""
-    return first_difference(Trial(ours.records), Trial(base.records), exact, 0.0) is not None
+    return first_difference(Trial(ours.records), Trial(base.records), exact, 0.0, work) is not None
 
 
 def _uncompared(run: Row, lines: Sequence[Row]) -> Iterator[Difference]:
     """Find outputs that were never compared, in blocks that ran through in one go: an interruption loses outputs."""
     written = {(line["kind"], line["block"], line["variant"]) for line in lines if line["kind"] in COMPARISONS}
     opened = [line["block"] for line in lines if line["kind"] == "open"]
-    broken = {line["block"] for line in lines if aborted(line) or opened.count(line["block"]) != 1}
+    once = [len(order) if run.get("arms") else 1 for order in run["orders"]]  # sets of processes of a block
+    broken = {line["block"] for line in lines if aborted(line) or opened.count(line["block"]) != once[line["block"]]}
     for kind, sources in COMPARED.items():
         known = [line for line in lines if line["kind"] in sources and not line["error"]]
         answered = {(line["block"], line["variant"]) for line in known}

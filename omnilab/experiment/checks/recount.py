@@ -25,7 +25,7 @@ Line: TypeAlias = Mapping[str, Any]
 KINDS = ("requests", "counters", "spans")
 HASHES = ("text_sha", "codes_sha", "audio_sha")
 # What the rows hold of a request; its tokens, codes and samples are there as hashes only.
-STORED = [field.name for field in fields(RequestRecord) if field.name not in ("token_ids", "codes", "audio")]
+STORED = [field.name for field in fields(RequestRecord) if field.name not in ("token_ids", "codes", "audio", "text")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,11 @@ def verdict_text(variant: Variant) -> str:
 def heading(run: Row, ours: Findings) -> list[str]:
     """Return the lines above the table: what was run where, and what noise looks like."""
     machine, again = run["machine"], ours.same.get(ours.primary)
+    what = "blocks, each arm on fresh servers" if run.get("arms") else "blocks on fresh processes"
+    where = ", ".join([machine["cpu"], f"{machine['cores']} cores", *machine.get("gpus", ())])
+    torch = f"torch {run['versions'].get('torch')}; " if not run.get("arms") else ""
     lines = [
-        f"{ours.blocks} of {ours.planned_blocks} blocks on fresh processes; model {run['model']}; {machine['cpu']}, "
-        f"{machine['cores']} cores; torch {run['versions'].get('torch')}; {run['started'][:10]}"
+        f"{ours.blocks} of {ours.planned_blocks} {what}; model {run['model']}; {where}; {torch}{run['started'][:10]}"
     ]
     if again is not None:
         level = "" if again.p is None else f", p = {again.p:.2g}"
@@ -65,15 +67,20 @@ def heading(run: Row, ours: Findings) -> list[str]:
     return [*lines, f"{ours.baseline_name}, means: {means}"]
 
 
+def title(ours: Findings, metric: str) -> str:
+    """Name a metric, and say where it is taken per audio second."""
+    return f"{TITLES[metric]} an audio second" if metric in ours.per_audio else TITLES[metric]
+
+
 def header(ours: Findings) -> list[str]:
     """Return the titles of the verdict table."""
     return [
         "variant",
         "output",
-        *(TITLES[m] for m in ours.metrics),
+        *(title(ours, m) for m in ours.metrics),
         "detectable",
         "carries over",
-        f"verdict on {TITLES[ours.primary]}",
+        f"verdict on {title(ours, ours.primary)}",
     ]
 
 
@@ -256,6 +263,7 @@ def reproduce_lines(run: Row) -> list[str]:
         + ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version),
         f"`python -m omnilab.ablate` with the experiment {run['experiment']!r}, seed {run['seed']}; "
         f"plan {run['plan_hash'][:12]}",
+        *(f"arm {name}: `{arm['command']}`" for name, arm in run.get("arms", {}).items()),
         "`python -m omnilab.verify RUN` recomputes every number of this report from the rows",
         "intervals: 95 %, Student t over blocks, one position slope removed; Holm over the verdicts, "
         "Benjamini-Hochberg over the rest; detectable: least effect found in 80 % of runs at the verdict's level",

@@ -1,0 +1,269 @@
+"""Arms that are servers: started, driven, compared, ended, whatever they do. Scripted servers, real all else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from omnilab import ablate
+from omnilab.errors import BadInput, Error
+from omnilab.experiment.arms import Arm, served
+from omnilab.experiment.checks.verification import verify
+from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.sweep import at_concurrencies
+from omnilab.launch import free_port, port_is_free
+from omnilab.workload import Prompt, Sampling, Workload
+
+SCRIPT = Path(__file__).with_name("served.py")
+PROMPTS = Workload.prompts([Prompt(text="How wide is the river?"), Prompt(text="And how deep?")], Sampling(seed=1))
+
+
+def arm(*words: str, **changes: Any) -> Arm:
+    return Arm(command=[sys.executable, str(SCRIPT), "{port}", *words], start_s=60, request_s=30, **changes)
+
+
+def compared(**changes: Any) -> Experiment:
+    given = {"name": "arms", "workload": PROMPTS, "blocks": 3, "gate_prompts": None}
+    return Experiment(**{**given, **changes})
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "trials.jsonl").read_text().splitlines()]
+
+
+def servers_alive() -> list[int]:
+    """Processes of the script, whoever started them."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(SCRIPT) in (process.info["cmdline"] or ()):
+            found.append(process.pid)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Whatever a test does to servers, they end."""
+    yield
+    until = time.monotonic() + 30
+    while servers_alive() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not servers_alive()
+
+
+def test_a_slower_server_is_found_and_every_trial_has_a_server_of_its_own(tmp_path: Path) -> None:
+    """Arms that share a server, or a verdict that is not the clock's."""
+    report = compared(arms={"main": arm(), "slow": arm("--delay", "0.4")}, blocks=5).run(tmp_path / "run")
+    slow = report.result("slow")
+    assert slow.verdict == "slower" and slow.output == "same output"
+    lines = lines_of(tmp_path / "run")
+    assert [line["kind"] for line in lines].count("open") == 5 * 3  # main, main again, slow
+    assert not report.failed and report.run["arms"]["slow"]["command"].endswith("--delay 0.4")
+    found = verify(tmp_path / "run")
+    assert not found.differences
+    text = report.markdown()
+    assert "had no effect" not in text and "each arm on fresh servers" in text and "host ms a Talker step" not in text
+
+
+def test_the_gate_stops_another_text_and_another_sound(tmp_path: Path) -> None:
+    """A speed of an arm that says something else."""
+    arms = {"main": arm(), "other words": arm("--text", "four five six"), "other voice": arm("--voice", "hers")}
+    report = compared(arms=arms).run(tmp_path / "run")
+    assert report.failed
+    for name, what in (("other words", "tokens"), ("other voice", "samples")):
+        assert report.result(name).verdict == "failed the gate" and what in str(report.result(name).difference)
+    fewer = compared(arms={"main": arm(), "short": arm("--text", "one")}, exact=()).run(tmp_path / "short")
+    assert fewer.result("short").output == "other work"
+
+
+def test_what_is_not_promised_may_differ(tmp_path: Path) -> None:
+    """`exact` of tokens only: another sound of the same length is the same work."""
+    report = compared(arms={"main": arm(), "other": arm("--voice", "hers")}, exact=("tokens",)).run(tmp_path / "run")
+    assert report.result("other").output == "same work, other samples" and not report.failed
+    assert not verify(tmp_path / "run").differences
+
+
+def test_an_engine_that_does_not_repeat_is_compared_per_audio_second(tmp_path: Path) -> None:
+    """Longer audio called slower, or an engine thrown out because its baseline differs from itself."""
+    arms = {"main": arm("--free"), "mine": arm("--free", "--delay", "0.3")}
+    report = compared(arms=arms, blocks=5).run(tmp_path / "run")
+    mine = report.result("mine")
+    assert mine.output == "same text, other audio lengths"
+    assert mine.verdict.startswith("slower") and mine.verdict.endswith("per audio second")
+    assert "wall time an audio second" in report.markdown() and report.findings.per_audio == (
+        "wall_s",
+        "e2el_ms",
+        "cpu_s",
+    )
+    one, *_ = (line for line in lines_of(tmp_path / "run") if line["kind"] == "trial" and line["variant"] == "mine")
+    seconds = one["metrics"]["audio_throughput"] * one["metrics"]["wall_s"]
+    assert mine.effects["wall_s"].after == pytest.approx(one["metrics"]["wall_s"] / seconds, rel=0.5)
+    assert not verify(tmp_path / "run").differences
+
+
+def test_several_concurrencies_share_the_starts(tmp_path: Path) -> None:
+    """A start of minutes for every point."""
+    sweep = at_concurrencies(compared(arms={"main": arm(), "slow": arm("--delay", "0.1")}), [1, 2])
+    report = sweep.run(tmp_path / "run")
+    assert set(report.reports) == {"c1", "c2"}
+    starts = [line for line in lines_of(tmp_path / "run" / "c1") if line["kind"] == "open"]
+    assert len(starts) == 9 and starts == [line for line in lines_of(tmp_path / "run" / "c2") if line["kind"] == "open"]
+    log = (tmp_path / "run" / "c1" / "logs" / "slow.log").exists()
+    assert log and all(not verify(tmp_path / "run" / point).differences for point in ("c1", "c2"))
+    assert "| c2 | slow |" in (tmp_path / "run" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--die-at", "3"), "out of memory, says the script"),
+        (("--refuse",), "this server takes nothing"),
+        (("--nonsense",), "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_an_arm_that_fails_says_why_and_the_others_go_on(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """A run of hours lost to one arm, or a failure without the server's own words."""
+    arms = {"main": arm(), "bad": arm(*words), "good": arm()}
+    report = compared(arms=arms).run(tmp_path / "run")
+    assert report.failed and report.result("good").trials == 3
+    assert any(said in error for error in report.result("bad").errors)
+    assert report.result("bad").verdict in ("not measured", "failed the gate")
+
+
+def test_a_server_that_is_never_ready_meets_its_deadline() -> None:
+    """A wait for ever."""
+    one = Arm(command=[sys.executable, str(SCRIPT), "{port}", "--never-ready"], start_s=3)
+    with pytest.raises(Error, match="not ready within 3 s"), served(one, Path(os.devnull)):
+        pass
+
+
+def test_what_a_server_leaves_to_itself_is_ended_with_it(tmp_path: Path) -> None:
+    """A worker that lives on holds the GPU's memory in the next arm's trial."""
+    with served(arm("--orphan"), tmp_path / "log") as bench:
+        assert len(bench.process.processes()) == 2
+        assert not bench.run(PROMPTS).records[0].error
+        port = bench.process.command.port
+    assert port_is_free(port or 0)
+
+
+def test_shared_memory_left_behind_is_an_error(tmp_path: Path) -> None:
+    """The next arm runs out of shared memory, and nobody knows why."""
+    shared = Path("/dev/shm") / f"omnilab-test-{os.getpid()}"
+    try:
+        with (
+            pytest.raises(Error, match=f"left behind {shared}"),
+            served(arm("--shared", str(shared)), tmp_path / "log"),
+        ):
+            pass
+    finally:
+        shared.unlink(missing_ok=True)
+
+
+def test_servers_end_with_their_starter_even_when_it_is_killed(tmp_path: Path) -> None:
+    """kill -9 of ablate leaves a server on the GPU."""
+    code = (
+        "import sys, time; from pathlib import Path; from omnilab.experiment.arms import Arm, served\n"
+        f"with served(Arm(command=[sys.executable, {str(SCRIPT)!r}, '{{port}}']), Path({str(tmp_path / 'log')!r})):\n"
+        "    print('up', flush=True); time.sleep(600)"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=SCRIPT.parents[2])
+    assert starter.stdout is not None and starter.stdout.readline() == b"up\n"
+    assert servers_alive()
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    starter.stdout.close()  # the fixture waits for the server to end
+
+
+def test_a_stranger_on_the_port_is_not_measured(tmp_path: Path) -> None:
+    """A server left over from before is benchmarked in the place of the new one."""
+    port = free_port()
+    stranger = subprocess.Popen([sys.executable, str(SCRIPT), str(port)])
+    try:
+        until = time.monotonic() + 30
+        while port_is_free(port) and time.monotonic() < until:
+            time.sleep(0.05)
+        fixed = Arm(command=[sys.executable, str(SCRIPT), str(port)], url=f"http://127.0.0.1:{port}")
+        with pytest.raises(BadInput, match=f"arm main: port {port} is taken"):
+            compared(arms={"main": fixed, "mine": fixed}).run(tmp_path / "run")
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert not (tmp_path / "run").exists()
+
+
+def test_secrets_are_not_kept() -> None:
+    """A run folder that is packed and shared with a token in it."""
+    kept = json.dumps(arm(environment={"HF_TOKEN": "hf_abcdef", "OMP_NUM_THREADS": "1"}, api_key="sk-secret").to_dict())
+    assert "hf_abcdef" not in kept and "sk-secret" not in kept and '"OMP_NUM_THREADS": "1"' in kept
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A night's trials measured again, or a server left running by Ctrl-C."""
+    from omnilab.experiment import arms
+
+    ours, calls, run = compared(arms={"main": arm(), "mine": arm()}), [], arms.Served.run
+
+    def stops(self: Any, workload: Workload) -> Any:
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return run(self, workload)
+
+    monkeypatch.setattr(arms.Served, "run", stops)
+    with pytest.raises(KeyboardInterrupt):
+        ours.run(tmp_path / "run")
+    before = lines_of(tmp_path / "run")
+    assert not servers_alive()
+    report = ours.run(tmp_path / "run", resume=True)
+    after = lines_of(tmp_path / "run")
+    assert after[: len(before)] == before and report.findings.trials == 9 and not report.failed
+    assert not verify(tmp_path / "run").differences
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--arm", "main"], "arm: must be NAME=COMMAND"),
+        (["--arm", "main=true {port}"], "arms: give two or more"),
+        (["--arm", "a=true {port}", "--arm", "a=true {port}"], "arm: a is there twice"),
+        (["--arm", "a=true {port}", "--arm", "b=no-such-program {port}"], "arm b: no-such-program: no such program"),
+        (["--arm", "a=true", "--arm", "b=true"], "arm a: the command says no port"),
+        (["--arm", "a=true '{port}", "--arm", "b=true {port}"], "No closing quotation"),
+        (["--arm", "a=true {port}", "--arm", "b=true {port}", "--exact", "codes"], "exact: codes"),
+        (
+            ["--arm", "a=true {port}", "--arm", "b=true {port}", "--extra-body", "[1]"],
+            "extra_body: must be a JSON object",
+        ),
+        (["--arm", "a=true {port}", "--arm", "b=true {port}", "--toggles", "async_save"], "arms or toggles, not both"),
+        (["--arm", "a=true {port}", "--arm", "b=true {port}", "--tokenizer", "none"], "tokenizer: no folder none"),
+        (["--exact", "tokens"], "exact: is for arms"),
+        (["--extra-body", "{}"], "extra_body: is for arms"),
+        (["--max-concurrency", "1,two"], "max_concurrency: must be a number, or several"),
+        (["--max-concurrency", "2,2"], "max_concurrency: give each number once"),
+    ],
+)
+def test_bad_arms_are_refused_before_anything_starts(
+    argv: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hours of a first arm before the second one's typing error is seen."""
+    monkeypatch.chdir(tmp_path)
+    assert ablate.main(["--model", "tiny", *argv] if "--arm" not in argv else argv) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_of_arms_says_starts_and_hours_before_anything_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    """A day of servers begun without a word."""
+    command = f"{sys.executable} {SCRIPT} {{port}}"
+    assert ablate.main(["--arm", f"main={command}", "--arm", f"mine={command} --delay 1", "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "15 server starts, one after another" in said and "expected 0.3 to 1.3 h" in said
+    assert "mine: " in said and "--delay 1" in said
