@@ -15,6 +15,7 @@ COMMANDS = {
     "trace": "the spans of a run as traces for Perfetto, and as TensorBoard's summaries",
     "profile": "torch traces, a merged trace and flame graphs of every stage, in passes of their own",
     "export": "the requests of a run as OpenTelemetry traces",
+    "bench": "requests at any omni server, or at the pipeline in process; the report as vLLM-Omni prints it",
     "serve": "an OpenAI-compatible server of the pipeline",
     "models": "write a named size as a Hugging Face folder",
     "check": "what this machine can run, and what to install",

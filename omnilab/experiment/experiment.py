@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from omnilab.experiment.reports.report import Report, write_reports
 from omnilab.experiment.results import RunFolder, check_folder, read_run, refuse_another
 from omnilab.experiment.sizing import PILOT_TRIALS, Noise, noise_of_run, pilot, plan_lines, rule_of
 from omnilab.experiment.statistics.estimate import LEAST_BLOCKS
+from omnilab.experiment.subject import Subject
 from omnilab.toggle import Toggle
 from omnilab.workload import Workload
 
@@ -41,6 +43,7 @@ class Experiment:
 
     `arms` are servers to compare instead of toggles on the lab's pipeline, the first is the baseline: `model`, `base`,
     `device` and `topology` are then their own. `exact`: what of their outputs must stay equal, of tokens and samples.
+    `subject` is an engine with toggles of its own in place of the lab's pipeline.
     """
 
     name: str = "experiment"
@@ -66,6 +69,7 @@ class Experiment:
     timeout_s: float = 120.0
     arms: Mapping[str, Arm] | None = None
     exact: Collection[str] = EXACT
+    subject: Subject | None = None
 
     def plan(self, noise: Noise | None = None) -> Plan:
         """Resolve and check everything that needs no stage; BadInput says what is wrong.
@@ -202,7 +206,10 @@ def scratch_bench(plan: Plan, open_bench: OpenBench | None = None) -> Iterator[O
 
 def bench_of(plan: Plan, folder: Path) -> OpenBench:
     """Return how to open what a plan measures; what servers write goes to `folder`/logs."""
-    return lab_pipeline(plan) if plan.experiment.arms is None else servers(plan.experiment.arms, folder / "logs")
+    ours = plan.experiment
+    if ours.subject is not None:
+        return partial(ours.subject.open, folder=folder / "logs")
+    return lab_pipeline(plan) if ours.arms is None else servers(ours.arms, folder / "logs")
 
 
 def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:
@@ -211,6 +218,9 @@ def refuse_what_cannot_run(plan: Plan) -> dict[str, Any]:
     Return what only the model's folder says: `row_bytes`, the size of one Thinker row on an edge. Nothing of an arm's.
     """
     if plan.own_processes:
+        return {}
+    if plan.experiment.subject is not None:
+        plan.experiment.subject.check([plan.workloads[0], *([plan.gate] if plan.gate else [])])
         return {}
     import torch
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +17,7 @@ from omnilab.experiment.analysis.carries import SERVERS
 from omnilab.experiment.design import AGAIN, Variant
 from omnilab.experiment.machine import gpus
 from omnilab.experiment.results import plan_hash
+from omnilab.experiment.subject import Subject, toggle_of
 from omnilab.metrics import VERDICT_METRICS
 from omnilab.prompt import Prompt, at_least
 from omnilab.toggle import Toggle
@@ -24,9 +26,7 @@ from omnilab.workload import WorkItem, Workload, closed, derive_seed
 if TYPE_CHECKING:
     from omnilab.experiment.arms import Arm
     from omnilab.experiment.experiment import Experiment
-    from omnilab.recipe import Recipe
-
-    Setting: TypeAlias = Recipe | Arm  # what a trial is made with
+    from omnilab.experiment.subject import Setting
 
 GATE_TOKENS, GATE_FRAMES = 12, 30  # more than one chunk of 25 frames, so that a window has left context
 WARM_TOKENS, WARM_FRAMES = 4, 4
@@ -62,7 +62,8 @@ class Plan:
     @property
     def cuda(self) -> bool:
         """Is anything measured on a GPU, as far as it can be told?"""
-        return bool(gpus()) if self.own_processes else uses_cuda(self.experiment.device)
+        ours = self.experiment
+        return uses_cuda(ours.device) if ours.arms is None and ours.subject is None else bool(gpus())
 
     @property
     def own_processes(self) -> bool:
@@ -129,17 +130,15 @@ def make_plan(experiment: Experiment, rule: BlockRule) -> Plan:
 
 
 def _toggled(experiment: Experiment) -> tuple[list[Variant], dict[str, Setting]]:
-    """Return the variants, the baseline first, and the recipe of each."""
-    from omnilab.recipe import recipe_with  # brings torch
-
-    base_name, base = _base(experiment)
+    """Return the variants, the baseline first, and the setting of each."""
+    base_name, made = _base(experiment) if experiment.subject is None else _base_of(experiment.subject)
     variants = design.named_after(_variants(experiment), base_name)
-    recipes: dict[str, Setting] = {variant.name: recipe_with(*variant.toggles, base=base) for variant in variants}
+    settings = {variant.name: made(variant.toggles) for variant in variants}
     for variant in variants:
-        if variant.toggles and recipes[variant.name] == base:
+        if variant.toggles and settings[variant.name] == settings[base_name]:
             raise BadInput(f"{variant.name}: is on in {base_name} already; choose another --base")
     variants.sort(key=lambda variant: bool(variant.toggles))  # stable: the baseline first
-    return variants, recipes
+    return variants, settings
 
 
 def _arms(experiment: Experiment, given: Mapping[str, Arm]) -> tuple[list[Variant], dict[str, Setting]]:
@@ -150,6 +149,11 @@ def _arms(experiment: Experiment, given: Mapping[str, Arm]) -> tuple[list[Varian
 
 def _subject(experiment: Experiment) -> dict[str, Any]:
     """Return what is measured, for run.json: the lab's pipeline on a device, or arms."""
+    if experiment.subject is not None:
+        return {
+            "model": experiment.subject.model, "device": "the engine's own", "cuda": bool(gpus()),
+            "topology": "processes", "subject": experiment.subject.to_dict(),
+        }  # fmt: skip
     if experiment.arms is None:
         device = experiment.device
         return {
@@ -194,37 +198,55 @@ def warm_up(workload: Workload) -> Workload:
     return Workload(tuple(short), closed(count), workload.seed)
 
 
-def _base(experiment: Experiment) -> tuple[str, Recipe]:
+MakeSetting: TypeAlias = Callable[[Sequence[Toggle[Any]]], "Setting"]
+
+
+def _base(experiment: Experiment) -> tuple[str, MakeSetting]:
+    """Return the name of the base recipe, and how toggles are put on it."""
     from omnilab import recipes
+    from omnilab.recipe import recipe_with  # brings torch
 
     if isinstance(experiment.base, str):
-        return experiment.base, recipes.recipe_named(experiment.base)
-    names = [name for name, recipe in recipes.NAMED.items() if recipe == experiment.base]
-    return (names[0] if names else "base"), experiment.base
+        name, base = experiment.base, recipes.recipe_named(experiment.base)
+    else:
+        names = [name for name, recipe in recipes.NAMED.items() if recipe == experiment.base]
+        name, base = (names[0] if names else "base"), experiment.base
+    return name, lambda toggles: recipe_with(*toggles, base=base)
+
+
+def _base_of(subject: Subject) -> tuple[str, MakeSetting]:
+    return subject.baseline, subject.setting
 
 
 def _variants(experiment: Experiment) -> list[Variant]:
-    from omnilab.toggles import THE_FOUR
-
     given = experiment.variants
     if given is None:
-        toggles = _resolved(THE_FOUR if experiment.toggles is None else experiment.toggles, experiment.device)
+        toggles = _resolved(experiment, _default(experiment) if experiment.toggles is None else experiment.toggles)
         if not toggles:
             raise BadInput("toggles: none given")
         design.refuse_conflicts(toggles)
         return design.design_named(experiment.design)(toggles)
     if isinstance(given, Mapping):
         baseline = next((name for name, toggles in given.items() if not toggles), None)
-        return [Variant(name, _resolved(ts, experiment.device), baseline if ts else None) for name, ts in given.items()]
+        return [Variant(name, _resolved(experiment, ts), baseline if ts else None) for name, ts in given.items()]
     return list(given)
 
 
-def _resolved(toggles: Sequence[str | Toggle[Any]], device: str | Mapping[str, str]) -> tuple[Toggle[Any], ...]:
+def _default(experiment: Experiment) -> tuple[Toggle[Any], ...]:
+    """Return the toggles of an experiment that names none: the four, or all that its subject has."""
+    from omnilab.toggles import THE_FOUR
+
+    return THE_FOUR if experiment.subject is None else experiment.subject.toggles
+
+
+def _resolved(experiment: Experiment, toggles: Sequence[str | Toggle[Any]]) -> tuple[Toggle[Any], ...]:
     from omnilab.toggles import toggle_named
 
-    found = tuple(toggle_named(toggle) if isinstance(toggle, str) else toggle for toggle in toggles)
+    subject = experiment.subject
+    named = toggle_named if subject is None else partial(toggle_of, subject)
+    found = tuple(named(toggle) if isinstance(toggle, str) else toggle for toggle in toggles)
     needy = [toggle for toggle in found if toggle.needs == "cuda"]
-    if needy and not uses_cuda(device):
+    if needy and subject is None and not uses_cuda(experiment.device):
         raise ToggleUnavailable(f"{needy[0].name} needs cuda, and the device is a CPU: leave it out")
     return found
 

@@ -53,7 +53,7 @@ WHERE = {"kind": "string", "block": "int64", "position": "int64", "variant": "st
 # What decides what is measured, and in which order: the part of run.json that `plan_hash` is of. The order counts.
 PLAN_KEYS = (
     "experiment", "question", "model", "device", "cuda", "topology", "seed", "rule", "asked", "primary", "margin",
-    "design", "baseline", "variants", "orders", "workload", "workload_seeds", "gate", "arms",
+    "design", "baseline", "variants", "orders", "workload", "workload_seeds", "gate", "arms", "subject",
 )  # fmt: skip
 
 
