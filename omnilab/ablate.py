@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,12 +17,12 @@ from omnilab.command import run_typer
 from omnilab.errors import BadInput
 from omnilab.experiment.arms import Arm
 from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.given import arms_asked, counts_of, engine_asked, resized, share_of, sized
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
 from omnilab.experiment.sizing import Noise, plan_lines
 from omnilab.experiment.sweep import Sweep, at_concurrencies, refuse_lengths
-from omnilab.workload import Workload
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -65,6 +63,11 @@ def ablate(
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="folder, for the random prompts of arms")] = None,
     extra_body: Annotated[str | None, typer.Option(help="JSON that goes into every request to an arm")] = None,
+    subject: Annotated[str | None, typer.Option(help="lab, or vllm-omni: its toggles on its own server")] = None,
+    vllm_omni_python: Annotated[
+        Path | None, typer.Option(help="Python of an environment with vLLM-Omni; default that of `make vllm-omni`")
+    ] = None,
+    deploy: Annotated[Path | None, typer.Option(help="vLLM-Omni's deploy file; default: its stages on a CPU")] = None,
     out: Annotated[Path | None, typer.Option(help="new run folder; default runs/NAME-TIME")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the interrupted run in --out")] = False,
     seed: Annotated[int | None, typer.Option(help="of orders and requests")] = None,
@@ -75,12 +78,14 @@ def ablate(
 
     Exit: 0 done, 1 a trial or the output gate failed, 2 bad input (nothing started), 130 interrupted.
     """
-    ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / ("servers.py" if arm else "quick.py"))
+    engine = engine_asked(subject, vllm_omni_python, deploy, model)
+    default = "servers.py" if arm else "quick.py" if engine is None else "vllm_omni.py"
+    ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / default)
     together = [] if max_concurrency is None else counts_of("max_concurrency", max_concurrency)
     named = {
-        "model": None if arm else model, "device": device, "base": base, "seed": seed, "design": design,
-        "primary": primary, "noise_from": noise_from, "margin": None if margin is None else share_of("margin", margin),
-        "pilot": pilot or None,
+        "model": None if arm or engine else model, "subject": engine, "device": device, "base": base, "seed": seed,
+        "design": design, "primary": primary, "noise_from": noise_from,
+        "margin": None if margin is None else share_of("margin", margin), "pilot": pilot or None,
     }  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     changes |= sized(blocks, budget, detect, looks)
@@ -139,94 +144,6 @@ def load_experiment(path: Path) -> Experiment | Sweep:
     if isinstance(found, Experiment) and not found.question and module.__doc__:
         return replace(found, question=module.__doc__.split("\n\n")[0].strip())
     return found
-
-
-def sized(blocks: int | None, budget: str | None, detect: str | None, looks: bool) -> dict[str, Any]:
-    """Return what says how many blocks there are, instead of what the file says; nothing when nothing is given."""
-    if blocks is None and budget is None and detect is None and not looks:
-        return {}
-    share = None if detect is None else share_of("detect", detect)
-    return {"blocks": blocks, "budget": budget, "detect": share, "looks": looks}
-
-
-def arms_asked(
-    given: Sequence[str] | None, exact: str | None, settings: Mapping[str, Any], ours: Experiment | Sweep
-) -> dict[str, Any]:
-    """Return what `--arm` and its companions change; nothing when none is given. BadInput says what is wrong."""
-    if given is None:
-        has_arms = isinstance(ours, Experiment) and ours.arms is not None
-        alone = [name for name in ("tokenizer", "extra_body") if settings[name] is not None]
-        if alone or (exact is not None and not has_arms):
-            raise BadInput(f"{(alone or ['exact'])[0]}: is for arms: give --arm NAME=COMMAND, twice or more")
-        if has_arms and settings["model"] is not None:
-            raise BadInput("model: the file's arms name their own")
-        return {} if exact is None else {"exact": exact_of(exact)}
-    fields = {name: value for name, value in settings.items() if value is not None}
-    if "extra_body" in fields:
-        fields["extra_body"] = json_object("extra_body", fields["extra_body"])
-    arms = dict[str, Arm]()
-    for text in given:
-        name, equals, command = text.partition("=")
-        if not equals or not command.strip():
-            raise BadInput(f"arm: must be NAME=COMMAND, not {text!r}")
-        if name.strip() in arms:
-            raise BadInput(f"arm: {name.strip()} is there twice")
-        arms[name.strip()] = Arm(command=command, **fields)
-    return {"arms": arms, **({} if exact is None else {"exact": exact_of(exact)})}
-
-
-def exact_of(text: str) -> frozenset[str]:
-    """Return what must stay equal; "work" is nothing but the work."""
-    names = {name.strip() for name in text.split(",")} - {""}
-    return frozenset() if names == {"work"} else frozenset(names)
-
-
-def json_object(name: str, text: str) -> dict[str, Any]:
-    """Return a JSON object; BadInput for anything else."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"{name}: is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{name}: must be a JSON object, not {text!r}")
-    return found
-
-
-def counts_of(name: str, text: str) -> list[int]:
-    """Return "1,4,16" as numbers; BadInput for anything else."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BadInput(f"{name}: must be a number, or several with commas between, not {text!r}") from None
-
-
-def share_of(name: str, text: str) -> float:
-    """Return "3%" or "0.03" as 0.03; BadInput for anything else."""
-    number = text.strip()
-    try:
-        return float(number[:-1]) / 100 if number.endswith("%") else float(number)
-    except ValueError:
-        raise BadInput(f"{name}: must be like 3%, not {text!r}") from None
-
-
-def resized(workload: Workload, lengths: dict[str, int | None]) -> Workload:
-    """Return a random workload of the given lengths, the rest as the first request's; BadInput where there are none."""
-    first = workload.requests[0]
-    if first.prompt.random_tokens is None:
-        raise BadInput("the experiment's requests are not random: change their lengths in its file")
-    frames = lengths["frames"]
-    if frames is None and lengths["output_len"] is None:
-        frames = first.sampling.max_frames
-    given = {name: value for name, value in lengths.items() if value is not None and name != "frames"}
-    kept = {
-        "num_prompts": len(workload.requests),
-        "input_len": first.prompt.random_tokens,
-        "output_len": first.sampling.max_text_tokens,
-        "max_concurrency": workload.arrivals.max_concurrency or len(workload.requests),
-        "temperature": first.sampling.temperature,
-        "seed": workload.seed,
-    }
-    return Workload.random(**{**kept, **given}, frames=frames)
 
 
 def _print_plan(plan: Plan, noise: Noise | None, as_json: bool) -> None:

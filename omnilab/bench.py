@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from omnilab.client import Server, Stopped, served_models
-from omnilab.client.arrivals import read_arrivals
-from omnilab.client.datasets import Dataset, warm_up
-from omnilab.client.goodput import Goals
-from omnilab.client.printed import lines_of
-from omnilab.client.summary import Setting, summary
 from omnilab.command import FAILED, INTERRUPTED, run_typer
-from omnilab.errors import Aborted, BadInput
+from omnilab.errors import Aborted, BadInput, Error
 from omnilab.prompt import FRAMES_PER_TOKEN, Sampling, at_least
 from omnilab.trial import Trial
 from omnilab.workload import Workload, closed
 
+if TYPE_CHECKING:
+    from omnilab.client.summary import Setting
+
+NEED = "pip install 'omnilab[bench]'"
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 BACKEND = "openai-chat-omni"
 IN_PROCESS = "in-process"
@@ -70,7 +68,13 @@ def bench(
     Exit: 0 done, 1 a request failed (the result is there), 2 bad input (nothing was asked), 130 interrupted (what a
     server had finished is reported).
     """
-    goals, shares = Goals.read(goodput or ()), _percentiles(percentiles)
+    _need(tokenizer)
+    from omnilab.client.datasets import Dataset
+    from omnilab.client.goodput import Goals
+    from omnilab.client.summary import Setting, summary
+    from omnilab.client.values import read_arrivals, read_modalities, read_object, read_percentiles
+
+    goals, shares = Goals.read(goodput or ()), read_percentiles(percentiles)
     random = dataset in ("random", "random-audio")
     sampling = Sampling(
         max_text_tokens=at_least("--output-len", output_len, 1), max_frames=frames, ignore_eos=random,
@@ -91,7 +95,7 @@ def bench(
         _refuse_served_only(modalities, extra_body)
         subject = _in_process(model or "thin", recipe, workload)
     else:
-        subject = _served(url, model, api_key, _object(extra_body), _modalities(modalities), timeout, tokenizer)
+        subject = _served(url, model, api_key, read_object(extra_body), read_modalities(modalities), timeout, tokenizer)
     setting = Setting(
         backend=IN_PROCESS if url is None else BACKEND, model="",
         tokenizer=None if tokenizer is None else str(tokenizer),
@@ -121,6 +125,8 @@ def _served(
     url: str, model: str | None, api_key: str | None, extra_body: dict[str, Any], modalities: list[str],
     timeout_s: float, tokenizer: Path | None,
 ) -> Iterator[Subject]:  # fmt: skip
+    from omnilab.client import Server, served_models
+
     named = Server(
         url, model or "?", api_key=api_key, extra_body=extra_body, modalities=modalities, timeout_s=timeout_s,
         tokenizer=tokenizer,
@@ -146,14 +152,21 @@ def _in_process(model: str, recipe: str, workload: Workload) -> Iterator[Subject
 
 def _measured(subject: Any, workload: Workload, warm: int) -> tuple[Trial, bool, str]:
     """Warm up, then run; return the trial, whether it was interrupted, and the model's name."""
+    from omnilab.client import Stopped
+    from omnilab.client.datasets import warm_up
+
+    began = False
     with subject as found, _interruptible() as stop:
         try:
             if warm:
                 most = closed(workload.arrivals.max_concurrency or warm)
                 _say_warm(found.run(replace(warm_up(workload, warm), arrivals=most), stop))
+            began = True
             return found.run(workload, stop), False, found.name
         except Stopped as ended:
-            return ended.trial, True, found.name
+            if began:
+                return ended.trial, True, found.name
+            raise typer.Exit(INTERRUPTED) from None
         except Aborted:
             if stop():
                 print("omnilab bench: interrupted; nothing of a trial in process is kept", file=sys.stderr)
@@ -178,6 +191,12 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def _need(tokenizer: Path | None) -> None:
+    names = ["h11", "soundfile", *(["tokenizers"] if tokenizer is not None else [])]
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise BadInput(f"{', '.join(missing)}: not installed: {NEED}")
+
+
 def _say_warm(trial: Trial) -> None:
     if failed := [record for record in trial.records if record.error is not None]:
         said = f"{len(failed)} of {len(trial.records)} warm-up requests failed: {failed[0].error}"
@@ -185,11 +204,17 @@ def _say_warm(trial: Trial) -> None:
 
 
 def _show(result: dict[str, Any], setting: Setting, out: Path | None, as_json: bool) -> None:
+    from omnilab.client.printed import lines_of
+
     text = json.dumps(result, allow_nan=False, ensure_ascii=False)
-    if out is not None:
-        out.write_text(text + "\n", encoding="utf-8")
     print(text if as_json else "\n".join(lines_of(result, setting.percentiles)))
-    if out is not None and not as_json:
+    if out is None:
+        return
+    try:
+        out.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Error(f"--out {out}: cannot be written ({error.strerror}): the result is above only") from None
+    if not as_json:
         print(f"saved: {out}")
 
 
@@ -198,35 +223,10 @@ def _together(workload: Workload) -> int:
     return min(len(workload.requests), workload.arrivals.max_concurrency or len(workload.requests))
 
 
-def _percentiles(text: str) -> list[float]:
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise BadInput(f"--percentiles {text!r}: give numbers with commas between, such as 50,90,99") from None
-    if not all(math.isfinite(p) and 0 <= p <= 100 for p in found):
-        raise BadInput(f"--percentiles {text!r}: each lies in 0..100")
-    return found
-
-
-def _modalities(text: str) -> list[str]:
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if not found or set(found) - {"text", "audio"} or len(set(found)) < len(found):
-        raise BadInput(f"--modalities {text!r}: give text, audio or text,audio")
-    return found
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError as error:
-        raise BadInput(f"--extra-body: no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadInput("--extra-body: must be a JSON object, such as '{\"top_p\": 0.9}'")
-    return found
-
-
 def _refuse_served_only(modalities: str, extra_body: str | None) -> None:
-    if extra_body is not None or sorted(_modalities(modalities)) != ["audio", "text"]:
+    from omnilab.client.values import read_modalities
+
+    if extra_body is not None or sorted(read_modalities(modalities)) != ["audio", "text"]:
         raise BadInput("--extra-body and --modalities are of a server: give --url, or leave them away")
 
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from omnilab import ablate, cli
+from omnilab.experiment.given import resized
 from omnilab.experiment.plan import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,7 +129,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(no_stage, capsys):
 def test_arguments_replace_only_what_they_name():
     quick = ablate.load_experiment(EXPERIMENTS / "quick.py").workload
     lengths = {"num_prompts": None, "input_len": 64, "output_len": None, "frames": None, "max_concurrency": None}
-    first = ablate.resized(quick, lengths).requests[0]
+    first = resized(quick, lengths).requests[0]
     assert (first.prompt.random_tokens, first.sampling.max_text_tokens, first.sampling.max_frames) == (64, 70, 70)
 
 

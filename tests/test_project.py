@@ -107,7 +107,7 @@ LIGHT = (
     "omnilab.export",
     "omnilab.profile.otel",
     "omnilab.board.data",
-    "omnilab.client",
+    "omnilab.client.summary",
     "omnilab.launch",
     "omnilab.experiment.arms",
     "omnilab.bench",

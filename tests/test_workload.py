@@ -7,7 +7,7 @@ import pytest
 
 from omnilab.errors import BadInput
 from omnilab.prompt import Prompt, Sampling
-from omnilab.workload import Arrivals, Workload, closed, poisson, trace
+from omnilab.workload import Arrivals, Workload, closed, gamma, poisson, ramp, trace
 
 
 def test_text_becomes_one_user_turn():
@@ -129,8 +129,46 @@ def test_arrivals():
     assert trace([0, 0.5, 2]).start_times(3, 0) == [0, 0.5, 2]
 
 
+def gaps(arrivals, count=4000):
+    return np.diff(arrivals.start_times(count, 1))
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_gamma_arrivals_have_the_rate_and_the_spread(burstiness):
+    found = gaps(gamma(10.0, burstiness))
+    assert found.mean() == pytest.approx(0.1, rel=0.1)
+    assert found.std() / found.mean() == pytest.approx(burstiness**-0.5, rel=0.15)
+    assert gamma(10.0, burstiness, max_concurrency=3).max_concurrency == 3
+
+
+def test_a_ramp_goes_from_one_rate_to_the_other():
+    found = gaps(ramp(10.0, 100.0))
+    assert found[:400].mean() == pytest.approx(1 / 14.5, rel=0.2)
+    assert found[-400:].mean() == pytest.approx(1 / 95.5, rel=0.2)
+    assert gaps(ramp(5.0, 5.0, 2.0)).tolist() == gaps(gamma(5.0, 2.0)).tolist()
+
+
+def test_a_rate_may_have_a_most_of_requests_at_once():
+    for arrivals in (poisson(3.0, max_concurrency=2), trace([0.0, 0.1], max_concurrency=2)):
+        assert arrivals.max_concurrency == 2
+    assert poisson(3.0).max_concurrency is None
+    assert poisson(3.0, max_concurrency=2).start_times(5, 4) == poisson(3.0).start_times(5, 4)
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: closed(0), lambda: poisson(0), lambda: poisson(float("inf")), lambda: trace([2, 1])]
+    "make",
+    [
+        lambda: closed(0),
+        lambda: poisson(0),
+        lambda: poisson(float("inf")),
+        lambda: poisson(1, max_concurrency=0),
+        lambda: gamma(1, 0),
+        lambda: gamma(1, float("inf")),
+        lambda: ramp(0, 1),
+        lambda: ramp(1, float("nan")),
+        lambda: trace([2, 1]),
+        lambda: trace([0], max_concurrency=0),
+    ],
 )
 def test_arrivals_that_cannot_be(make):
     with pytest.raises(BadInput):

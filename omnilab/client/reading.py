@@ -1,6 +1,6 @@
 """What a stream of chat chunks says: when text and audio came, how much of each, and how it ended.
 
-Read after the end. `modality` tells text from audio; without one, `delta.audio` is audio and the rest is text.
+Read after the end. `modality` tells text from audio; without one, `delta.audio` is audio and `delta.content` text.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def _take_choice(reading: Reading, at_ns: int, chunk: _Chunk, choice: _Choice, n
         reading.reasons.append(choice.finish_reason)
         reading.ended = True
     delta = choice.delta or _Delta()
-    kind = chunk.modality or ("audio" if delta.audio is not None else "text")
+    guess = "audio" if delta.audio is not None else "text" if delta.content is not None else None
+    kind = chunk.modality or guess  # a chunk that only ends the answer is neither
     if kind == "audio":
         data = delta.content or (delta.audio.data if delta.audio else None)
         if data:
@@ -175,8 +176,7 @@ def _take_choice(reading: Reading, at_ns: int, chunk: _Chunk, choice: _Choice, n
         ids, content = choice.token_ids or [], delta.content or ""
         reading.token_ids += ids
         reading.texts.append(content)
-        if chunk.modality is not None or delta.content is not None:
-            reading.text_chunks_ns.append(at_ns)
+        reading.text_chunks_ns.append(at_ns)
         count = new if new is not None else len(ids) or int(bool(content))
         if count > 0:
             reading.text_ns.append(at_ns)

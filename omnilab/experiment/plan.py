@@ -142,6 +142,8 @@ def _toggled(experiment: Experiment) -> tuple[list[Variant], dict[str, Setting]]
 
 
 def _arms(experiment: Experiment, given: Mapping[str, Arm]) -> tuple[list[Variant], dict[str, Setting]]:
+    if experiment.subject is not None:
+        raise BadInput("subject: give arms or a subject, not both")
     if experiment.toggles is not None or experiment.variants is not None:
         raise BadInput("toggles: a server of another's has none; give arms or toggles, not both")
     return arms.variants_of(given, frozenset(experiment.exact)), {**given}

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from omnilab.ablate import load_experiment, resized
+from omnilab.ablate import load_experiment
 from omnilab.command import run_typer
 from omnilab.errors import BadInput
 from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.given import resized
 from omnilab.experiment.plan import uses_cuda
 from omnilab.experiment.results import check_folder
 

@@ -86,7 +86,7 @@ class Accepted:
             times |= {name: metrics.PER_REQUEST[name](record) for name in ("audio_ttfp_ms", "audio_rtf", "audio_s")}
         return {
             "num_tokens_in": record.input_tokens, "num_tokens_out": record.output_tokens, "stage_id": 0,
-            "final_output_type": "text", "queue_ms": self.queue_ms, **times,
+            "num_frames": record.frames, "final_output_type": "text", "queue_ms": self.queue_ms, **times,
         }  # fmt: skip
 
     def close(self) -> None:

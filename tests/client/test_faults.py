@@ -10,7 +10,21 @@ from omnilab.client.goodput import Goals
 from omnilab.client.wire import FAULTS
 from omnilab.errors import BadInput, Error
 from omnilab.workload import closed
-from tests.client.scripted import DONE, END, HEAD, answer, audio, body, chunked, event, refusal, scripted, text, usage
+from tests.client.scripted import (
+    DONE,
+    END,
+    HEAD,
+    answer,
+    audio,
+    body,
+    chunked,
+    event,
+    refusal,
+    scripted,
+    text,
+    usage,
+    wav,
+)
 
 GOOD = body(*answer())
 FAILURES = {
@@ -33,6 +47,10 @@ FAILURES = {
     "a list": (body(b"data: [1]\n\n"), "unreadable: an event is no chat chunk"),
     "no stream": ([b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi"], "unreadable: not a"),
     "no base64": (body(text("Hi", 1), audio(data="%%"), DONE), "unreadable: audio packet 0 is not base64"),
+    "another rate": (
+        body(text("Hi", 1), audio(), audio(data=wav(9, 8000)), DONE),
+        "unreadable: audio packet 1 has",
+    ),
     "no sound": (body(text("Hi", 1), audio(data="AAAA"), DONE), "unreadable: audio packet 0 cannot be read"),
 }
 

@@ -13,7 +13,7 @@ from omnilab.errors import BadInput
 from omnilab.trial import RequestRecord, Trial
 
 # As the change's own test printed it: one request, 2,500 tokens in, 900 out, 54.16665 s. The run lasted a little longer
-# than its request: 900 / 54.16665 would print as 16.62. The peaks and the underrun are those of the times made up below.
+# than its request: 900 / 54.16665 would print as 16.62. The peaks and the underrun are of times made up.
 PUBLIC = """\
 ============ Serving Benchmark Result ============
 Successful requests:                     1

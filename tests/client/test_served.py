@@ -48,7 +48,12 @@ def test_served_is_as_in_process(pipe, server):
         assert heard.start_s <= heard.text_times_s[0] <= heard.audio_times_s[-1] <= heard.end_s
     assert there.metrics["output_tokens"] == here.metrics["output_tokens"]
     assert there.server_metrics[0]["num_tokens_out"] == 12
-    again = Server(server.url, "tiny").run(asked(together=1))
+    assert not any(pipe.tables().values())
+
+
+def test_how_many_run_together_changes_nothing(pipe, server):
+    there, again = (Server(server.url, "tiny").run(asked(together)) for together in (4, 1))
+    assert [r.error for r in again.records] == [None] * 4
     assert [r.text_sha for r in again.records] == [r.text_sha for r in there.records]
     assert [r.audio_sha for r in again.records] == [r.audio_sha for r in there.records]
     assert not any(pipe.tables().values())

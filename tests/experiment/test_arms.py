@@ -267,3 +267,22 @@ def test_the_plan_of_arms_says_starts_and_hours_before_anything_loads(capsys: py
     said = " ".join(capsys.readouterr().out.split())
     assert "15 server starts, one after another" in said and "expected 0.3 to 1.3 h" in said
     assert "mine: " in said and "--delay 1" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--subject", "sglang"], "subject: must be lab or vllm-omni"),
+        (["--deploy", "mine.yaml"], "are for --subject vllm-omni"),
+        (["--subject", "vllm-omni", "--vllm-omni-python", "nowhere"], "nowhere: no such program"),
+        (["--subject", "vllm-omni", "--toggles", "override_rows"], "no toggle of parity on vLLM-Omni is named"),
+    ],
+)
+def test_a_bad_engine_is_refused_before_anything_starts(
+    argv: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Minutes of a start before a typing error is seen."""
+    monkeypatch.chdir(tmp_path)
+    assert ablate.main(argv) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
