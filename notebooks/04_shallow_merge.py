@@ -155,4 +155,4 @@ judged(hour, TOGGLE.name, TOGGLE.claim, CLAIM)
 # What of it is worth something on a GPU?
 
 # %%
-print(report.result(TOGGLE.name).carries)
+Markdown(report.result(TOGGLE.name).carries)

@@ -23,7 +23,7 @@
 # The change was merged with all four on, and one run. To say what each brought, all cells have to be measured.
 
 # %%
-from IPython.display import SVG, display
+from IPython.display import SVG, Markdown, display
 
 from omnilab.experiment.checks.bundle import opened
 from omnilab.experiment.reports.figures import two_by_two, waterfall
@@ -58,7 +58,7 @@ def interaction(report):
     """Show the first pair of a run: its 2 x 2 as a figure, then in words, with the counter that explains it."""
     found = report.findings.interactions[0]
     display(SVG(two_by_two(found, TITLES[found.metric])))
-    print(f"{found.kind}: {found.words}")
+    display(Markdown(f"**{found.kind}**: {found.words}"))
 
 
 interaction(square)
@@ -95,15 +95,13 @@ if factorial.findings.attribution is None:
     print("no attribution: a cell is missing")
 else:
     display(SVG(waterfall(factorial.findings)))
-    for line in attribution_lines(factorial.findings.attribution):
-        print("-", line.replace("**", ""))
+    display(Markdown("\n".join(f"- {line}" for line in attribution_lines(factorial.findings.attribution))))
 
 # %% [markdown]
 # Every pair, strongest first; then averaged over the other two:
 
 # %%
-for line in sharing_lines(factorial.findings):
-    print("-", line.replace("**", ""))
+Markdown("\n".join(f"- {line}" for line in sharing_lines(factorial.findings)))
 
 # %% [markdown]
 # ## What the hour showed

@@ -30,6 +30,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -92,31 +93,26 @@ for held in report.waited.held:
 # ## TensorBoard
 #
 # Our tab *omnilab* needs nothing but the run folder and no network: verdicts, time by stage, timelines of any two
-# trials, sounds, traces. The server below is a process of this notebook and ends with it, or with the cell after it.
-# In a terminal: `tensorboard --logdir RUN`.
+# trials, sounds, traces. The server below is a process of this notebook and ends with it. In a terminal: `tensorboard
+# --logdir RUN`.
 
 # %%
-server = subprocess.Popen(
-    [sys.executable, "-m", "tensorboard.main", "--logdir", str(run), "--port", "0", "--host", "127.0.0.1"],
-    stderr=subprocess.PIPE,
-    text=True,
-)
+log = Path(scratch.name) / "tensorboard.txt"
+with open(log, "w") as said:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", "--logdir", str(run), "--port", "0", "--host", "127.0.0.1"],
+        stderr=said,
+    )
 atexit.register(server.terminate)
-said, address = [], None
-for line in server.stderr:
-    said.append(line)
-    if found := re.search(r"http://\S+", line):
-        address = found.group()
-        break
+address, deadline = None, time.monotonic() + 120
+while address is None and server.poll() is None and time.monotonic() < deadline:
+    time.sleep(0.2)
+    address = re.search(r"http://\S+", log.read_text())
 if address is None:
-    print("TensorBoard did not start: pip install 'omnilab[trace]'", *said[-3:], sep="\n")
+    print("TensorBoard did not start: pip install 'omnilab[trace]'", log.read_text()[-1000:], sep="\n")
 else:
-    display(Markdown(f"[{address}#omnilab]({address}#omnilab)"), IFrame(f"{address}#omnilab", width="100%", height=700))
-
-# %%
-server.terminate()
-server.wait(timeout=30)
-server.stderr.close()
+    page = f"{address.group()}#omnilab"
+    display(Markdown(f"[{page}]({page})"), IFrame(page, width="100%", height=700))
 
 # %% [markdown]
 # ## Perfetto

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 LINE = "1px solid rgba(128,128,128,.35)"
 MOST_S = 120.0  # of audio in one player: 5.8 MB of a notebook
 POINTS = 480  # of a waveform
+LONG_CELL = 20  # characters; a longer one wraps, and not word by word
 # Okabe and Ito's colours, which colour-blind readers tell apart; each is readable on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8f98")
 # Spans have the colours that profile/timeline.js gives them.
@@ -31,7 +32,7 @@ SPAN_COLOURS = {
 
 def frame(*parts: str) -> str:
     """Put parts of HTML one below the other."""
-    return f'<div style="line-height:1.45;max-width:64rem;overflow-x:auto">{"".join(parts)}</div>'
+    return f'<div style="line-height:1.45;max-width:76rem;overflow-x:auto">{"".join(parts)}</div>'
 
 
 def heading(text: str, note: str = "") -> str:
@@ -61,7 +62,7 @@ def line(text: str, *, soft: bool = False) -> str:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, titles: Mapping[str, str] | None = None, left: int = 1
 ) -> str:
-    """Return a table; the first `left` columns stand to the left, numbers to the right.
+    """Return a table; the first `left` columns and cells without a digit stand to the left and wrap, others do not.
 
     `titles` explain a cell: what is under its text is shown where the pointer rests.
     """
@@ -176,6 +177,9 @@ def _part(name: str, value: float, longest: float, colour: str, unit: str) -> st
 
 def _cell(kind: str, text: str, left: bool, titles: Mapping[str, str]) -> str:
     said = f' title="{escape(titles[text])}"' if text in titles else ""
-    style = f"text-align:{'left' if left else 'right'};padding:.15em .9em .15em 0;border-bottom:{LINE};white-space:"
-    style += "normal;vertical-align:top" if left else "nowrap;vertical-align:top"
+    left = left or (kind == "td" and not any(map(str.isdigit, text)))
+    style = f"text-align:{'left' if left else 'right'};padding:.15em .8em .15em 0;border-bottom:{LINE};"
+    style += "min-width:8em;" if left and len(text) > LONG_CELL else ""
+    style += f"white-space:{'normal' if left or kind == 'th' else 'nowrap'};"
+    style += f"vertical-align:{'bottom' if kind == 'th' else 'top'}"
     return f'<{kind}{said} style="{style}">{escape(text)}</{kind}>'

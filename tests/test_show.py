@@ -152,5 +152,16 @@ def test_a_toggle_shows_claim_seam_and_both_sides():
         assert toggle.claim in text and toggle.seam in text and toggle.name in text
 
 
+def test_numbers_of_a_table_stay_whole_and_words_wrap():
+    """Beside wide numbers a sentence is wrapped to a column of some width; without, the last columns are cut off."""
+    found = show.table(
+        ["variant", "wall time", "carries over"], [["mine", "0.99 [0.93, 1.06]", "counts, host ms in kind"]]
+    )
+    style = {text: look for look, text in re.findall(r'<td style="([^"]*)">([^<]*)<', found)}
+    assert "nowrap" in style["0.99 [0.93, 1.06]"] and "right" in style["0.99 [0.93, 1.06]"]
+    words = style["counts, host ms in kind"]
+    assert "nowrap" not in words and "left" in words and "min-width" in words
+
+
 def test_a_table_as_text_is_aligned():
     assert show.plain_table(["a", "bb"], [["long", "1"]]).splitlines() == ["a     bb", "----  --", "long  1"]

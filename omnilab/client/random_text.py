@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from omnilab.errors import BadInput
@@ -36,7 +37,7 @@ def random_texts(lengths: Sequence[int], seed: int, tokenizer: Path | None) -> l
         return [" ".join(WORDS[i] for i in rng.integers(0, len(WORDS), length)) for length in lengths]
     known = open_tokenizer(tokenizer)
     size = known.get_vocab_size(with_added_tokens=False)
-    special = {i for i, token in known.get_added_tokens_decoder().items() if token.special}
+    special = _special_ids(known, tokenizer)
     allowed = np.asarray([i for i in range(size) if i not in special])
     # Lengths would be drawn before the offsets; all being one length, that takes nothing from the generator.
     offsets = rng.integers(0, size, len(lengths))
@@ -57,6 +58,27 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
         raise BadInput(f"{path}: cannot be read: {error}") from None
+
+
+def _special_ids(tokenizer: Tokenizer, folder: Path) -> set[int]:
+    """Return what transformers calls all_special_ids: those that the folder's configuration names a part for.
+
+    More are marked as special in tokenizer.json, and vLLM draws them all the same.
+    """
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {error}") from None
+    several = (stored.get(name) or () for name in ("extra_special_tokens", "additional_special_tokens"))
+    named = [value for name, value in stored.items() if name.endswith("_token")]
+    for more in several:
+        named += more.values() if isinstance(more, dict) else more
+    texts = [value.get("content") if isinstance(value, dict) else value for value in named]
+    ids = (tokenizer.token_to_id(text) for text in texts if isinstance(text, str))
+    return {i for i in ids if i is not None}
 
 
 def _text_of(tokenizer: Tokenizer, ids: list[int], rng: np.random.Generator, size: int) -> str:

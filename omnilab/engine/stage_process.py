@@ -1,12 +1,15 @@
 """A stage in a process of its own: `python -m omnilab.engine.stage_process FD BELL_FD ...`, started by the pipeline.
 
 The control socket brings commands and takes events. The process ends when it closes, so it never outlives its parent.
+Where that has died without a word, the stages remove the edges that it can no longer remove.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,10 +26,11 @@ from omnilab.engine.threads import LoopThreads
 from omnilab.engine.worker import limit_threads, name_thread, quiet_start, receive
 from omnilab.errors import StageFailed
 from omnilab.recipe import Recipe
-from omnilab.transfer.connector import Connector, SharedMemoryConnector
+from omnilab.transfer.connector import Connector, SharedMemoryConnector, remove_orphan
 from omnilab.transfer.doorbell import Doorbell
 
 START_WITHIN_S = 300.0
+ORPHAN_WITHIN_S = 3.0  # the socket of a parent that dies may close before its lock on the folder does
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class StageProcess:
 
     def __init__(self, connection: Connection, start: Start) -> None:
         self._connection = connection
-        self._sending = threading.Lock()
+        self._sending, self._parent = threading.Lock(), os.getppid()
+        self._edges = [Path(edge[0]) for edge in (start.inward, start.outward) if edge is not None]
         self._stage = Stage(
             start.spec,
             start.recipe,
@@ -61,11 +66,24 @@ class StageProcess:
         name_thread(f"{self._stage.spec.stage}/control")
         self._threads.start()
         self._send(m.Reply("ready"))
+        told = False
         with suppress(EOFError, OSError):
             while not isinstance(command := self._connection.recv(), m.Close):
                 self._take(command)
-        self._threads.stop()
-        self._stage.close()
+            told = True
+        try:
+            self._threads.stop()
+            self._stage.close()
+        finally:
+            if not told or os.getppid() != self._parent:  # one that is killed while it waits for the stages' end, too
+                self._remove_edges()
+
+    def _remove_edges(self) -> None:
+        """Remove the folder of a pipeline that has died; the last stage to come finds nobody who still writes there."""
+        deadline = time.monotonic() + ORPHAN_WITHIN_S
+        while any(edge.exists() for edge in self._edges) and time.monotonic() < deadline:
+            if not remove_orphan(self._edges[0].parent):
+                time.sleep(0.02)
 
     def _take(self, command: Any) -> None:
         if isinstance(command, m.Configure):

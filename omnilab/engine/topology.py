@@ -25,6 +25,7 @@ from omnilab.transfer.connector import Connector, EdgeFolder, MemoryConnector, S
 from omnilab.transfer.doorbell import Doorbell
 
 OnEvent: TypeAlias = Callable[[str, Any], None]  # (stage, event)
+KILLED_S = 30.0  # for a killed worker to be gone
 EDGES = (("thinker", "talker"), ("talker", "code2wav"))
 
 
@@ -340,7 +341,7 @@ def _end_worker(worker: psutil.Process) -> None:
         worker.wait(3)
     except psutil.TimeoutExpired:
         worker.kill()
-        worker.wait(3)
+        worker.wait(KILLED_S)  # the kernel takes its time on a machine that is overrun
     except psutil.NoSuchProcess:
         return
 

@@ -116,11 +116,16 @@ class ProcessChannel:
 
 
 def start_process(module: str, fd: int, *more_fds: int) -> subprocess.Popen[bytes]:
-    """Start `python -m module fd ...`, which inherits just these descriptors. Its stdout is discarded, stderr kept."""
+    """Start `python -m module fd ...`, which inherits just these descriptors. Its stdout is discarded, stderr kept.
+
+    In a process group of its own: neither Ctrl-C nor a notebook's interrupt reaches it, not even while it imports.
+    """
     fds = (fd, *more_fds)
     environment = {**os.environ, "OMNILAB_PARENT": str(os.getpid()), "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", module, *map(str, fds)]
-    return subprocess.Popen(command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
+    )
 
 
 def end_process(process: subprocess.Popen[bytes], within_s: float = CLOSE_WITHIN_S) -> None:

@@ -134,7 +134,7 @@ class Asked:
             return f"the protocol runs stages as processes, not {opened['topology']}"
         if isinstance(opened.get("device"), Mapping):
             return "the device differs by stage"
-        listed = ("device=", "topology=")
+        listed = ("device=", "topology=", "timeout_s=")  # how long one waits is no part of the question
         others = [said for said in _settings(opened) if not said.startswith(listed)]
         return f"the protocol has no option for {', '.join(others)}" if others else ""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from omnilab import show
 from omnilab.errors import BadInput
 from omnilab.notebook.choice import Asked, Choice, occupants
 from omnilab.notebook.number import Number
@@ -140,6 +141,12 @@ class Controls:
             widget.disabled = not enabled
         for seam in self.seams.values():
             seam.enable(enabled)
+
+    def text(self) -> str:
+        """Return what each seam is filled with, as a table of text."""
+        rows = [[seam, occupant_name(control.occupant)] for seam, control in self.seams.items()]
+        rows += [[number.title, f"{number.value:,}"] for number in self.numbers.values()]
+        return show.plain_table([f"seam over {self._base()}", "filled by"], rows)
 
     def view(self) -> widgets.VBox:
         """Return them laid out."""

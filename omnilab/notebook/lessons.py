@@ -98,7 +98,7 @@ def spans_by_loop(*names: str, **trials: Trial) -> DataFrame:
 
 
 def counted(**trials: Trial) -> DataFrame:
-    """Return the counters that differ between trials, a column a trial."""
+    """Return the counters that differ between trials, a column a trial, written with commas."""
     import pandas as pd
 
     found = {}
@@ -106,7 +106,7 @@ def counted(**trials: Trial) -> DataFrame:
         rows = trial.counters
         found[label] = rows.groupby(rows["stage"] + "/" + rows["thread"] + "/" + rows["counter"])["value"].sum()
     table = pd.DataFrame(found).fillna(0).astype("int64")
-    return table.loc[table.nunique(axis=1) > 1]
+    return table.loc[table.nunique(axis=1) > 1].map("{:,}".format)
 
 
 class OneLine:

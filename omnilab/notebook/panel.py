@@ -28,6 +28,10 @@ from omnilab.pipeline import Pipeline
 from omnilab.toggle import Toggle
 from omnilab.trial import Trial
 
+WITHOUT_WIDGETS = """No widgets here? The panel does what omnilab.experiment.paired.paired does:
+    paired(pipe, recipes.BEFORE_1378, recipe_with("shallow_merge", base=recipes.BEFORE_1378), workload, pairs=5)
+or by hand: panel.controls.seams["merge"].show(occupant); panel.run(); panel.wait(); panel"""
+
 
 class Panel:
     """A panel for one pipeline: a size, a model folder or hub id, or an open Pipeline, which stays yours.
@@ -180,10 +184,10 @@ class Panel:
         return f"<Panel of {_name(self._session)}, {len(self.runs.kept)} runs>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return the widgets, and beside them what a front end without widgets shows: the runs as text."""
+        """Return the widgets, and beside them what a front end without widgets shows: choices and runs as text."""
         bundle = dict(self.layout.view._repr_mimebundle_() or {})
-        kept = self.runs.text() if self.runs.kept else "no runs yet: panel.controls, panel.run(), panel.wait()"
-        return {**bundle, "text/plain": f"{self!r}\n{kept}"}
+        kept = self.runs.text() if self.runs.kept else "no runs yet"
+        return {**bundle, "text/plain": f"{self!r}\n{self.controls.text()}\n{WITHOUT_WIDGETS}\n{kept}"}
 
 
 class _Counted:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anywidget
+import numpy as np
 import traitlets
 
+from omnilab import show
 from omnilab.errors import BadInput
 from omnilab.profile.columns import SpanColumns, span_columns
 from omnilab.profile.timeline import MOST, script, timeline_data
@@ -51,6 +53,16 @@ class Timeline(anywidget.AnyWidget):
         self._most = most
         self.panels = [timeline_data(columns, label=label, most=most) for label, columns in self._labelled]
 
+    def __repr__(self) -> str:
+        """Return ms by loop and span of each trial: what a front end without widgets shows."""
+        sums = [_sums(columns) for _, columns in self._labelled]
+        rows = [
+            [*loop_and_span, *(f"{one[loop_and_span]:,.2f}" if loop_and_span in one else "" for one in sums)]
+            for loop_and_span in sorted({key for one in sums for key in one})
+        ]
+        header = ["loop", "span", *(f"{label}, ms" for label, _ in self._labelled)]
+        return f"Timeline, drawn where there are widgets; as a table:\n{show.plain_table(header, rows)}"
+
     def _asked(self, _: Any, content: Any, __: Any) -> None:
         """Answer a question for finer data; what cannot be answered is said in the widget."""
         if not isinstance(content, dict) or content.get("kind") != "load":
@@ -65,6 +77,15 @@ class Timeline(anywidget.AnyWidget):
         except (BadInput, LookupError, TypeError, ValueError) as error:
             answer["error"] = f"{type(error).__name__}: {error}"
         self.send(answer)
+
+
+def _sums(columns: SpanColumns) -> dict[tuple[str, str], float]:
+    """Return ms by loop and span."""
+    kinds = columns.track * len(columns.names) + columns.name
+    sums = np.bincount(kinds, weights=columns.end - columns.start, minlength=len(columns.tracks) * len(columns.names))
+    counts = np.bincount(kinds, minlength=len(sums))
+    keys = [(track, name) for track in columns.tracks for name in columns.names]
+    return {key: float(ns) / 1e6 for key, ns, count in zip(keys, sums, counts, strict=True) if count}
 
 
 def _labelled(shown: Shown, number: int) -> tuple[str, SpanColumns]:

@@ -223,18 +223,21 @@ class EdgeFolder:
 
 def sweep(parent: Path | None = None) -> list[Path]:
     """Remove and return the folders of this user whose owners have died without destroying them."""
-    gone: list[Path] = []
-    for path in (parent or _parent()).glob(f"{_ROOT}*"):
-        with suppress(OSError):  # vanished, not a folder, or its owner lives
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(fd).st_uid == os.getuid():
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path)
-                    gone.append(path)
-            finally:
-                os.close(fd)
-    return gone
+    return [path for path in (parent or _parent()).glob(f"{_ROOT}*") if remove_orphan(path)]
+
+
+def remove_orphan(path: Path) -> bool:
+    """Remove a pipeline's folder if it is this user's and its owner has died; return whether that was done here."""
+    with suppress(OSError):  # vanished, not a folder, or its owner lives
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(fd).st_uid == os.getuid():
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+                return True
+        finally:
+            os.close(fd)
+    return False
 
 
 def _parent() -> Path:

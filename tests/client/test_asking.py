@@ -1,6 +1,7 @@
 """What is sent: OpenAI's and vLLM-Omni's fields, media as data URIs, random texts, and the prompts of files."""
 
 import base64
+import hashlib
 import io
 import json
 
@@ -16,6 +17,7 @@ from omnilab.client.asking import body_of
 from omnilab.client.datasets import Dataset, warm_up
 from omnilab.client.random_text import open_tokenizer, random_texts
 from omnilab.errors import BadInput
+from omnilab.model.folder import resolve
 
 
 def sent(prompt, sampling=None, modalities=("text", "audio"), **extra):
@@ -170,3 +172,10 @@ def test_files_that_cannot_be_used(tmp_path, text, said):
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(BadInput, match=said):
         Dataset(name=str(tmp_path / "x.jsonl")).workload(Sampling())
+
+
+def test_the_prompts_of_a_seed_are_those_of_vllm():
+    """Hash of 20 prompts of 32 tokens that vLLM 0.30's own RandomDataset made of `tiny`'s tokenizer and seed 5."""
+    texts = random_texts([32] * 20, 5, resolve("tiny"))
+    found = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    assert found == "9920d5ae8ec5b736b7c15a62da84c3258eb99e54ade66f2d9625ad17cf6f7136"

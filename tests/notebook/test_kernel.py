@@ -1,4 +1,4 @@
-"""In a real kernel: a cell run again, a restart and a kill leave no stage process and nothing in shared memory."""
+"""In a real kernel: interrupts, a cell run again, a restart and a kill leave no stage process and no shared memory."""
 
 from __future__ import annotations
 
@@ -87,13 +87,25 @@ def test_a_cell_run_again_leaks_nothing_and_a_restart_ends_all(kernel) -> None:
     gone(lambda: alive(both))
 
 
+def test_an_interrupt_leaves_the_stages_alone(kernel) -> None:
+    """Also while they start, before they can say that interrupts are not for them."""
+    client = kernel.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=LONG_S)
+    client.execute(f"{OPEN}\nimport time; time.sleep({LONG_S})")
+    starting = lambda: len(psutil.Process(kernel.provisioner.pid).children()) < 3  # noqa: E731
+    gone(starting)
+    kernel.interrupt_kernel()
+    client.stop_channels()
+    stages(kernel)
+    assert said(kernel, "print(panel._session.pipe().speak('Hello.', max_text_tokens=2).finish_reason)").strip()
+
+
 def test_a_killed_kernel_leaves_nothing(kernel) -> None:
-    """Its stages end by themselves; what it left in shared memory is swept by the next panel."""
+    """With all of its process group, as Jupyter does it: stages end by themselves and remove what it cannot."""
+    before = leftovers()
     said(kernel, OPEN)
     pids = stages(kernel)
     kernel.signal_kernel(signal.SIGKILL)
     gone(lambda: alive(pids))
-    kernel.restart_kernel(now=True)
-    said(kernel, OPEN)
-    stages(kernel)
-    kernel.restart_kernel(now=False)
+    gone(lambda: left_since(before))

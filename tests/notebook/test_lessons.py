@@ -35,10 +35,10 @@ def test_a_reader_gets_thin_and_a_test_gets_tiny(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_tables_of_two_trials_stand_side_by_side() -> None:
-    off, on = trial(2.0, 3.0, visited=900), trial(0.5, visited=0)
+    off, on = trial(2.0, 3.0, visited=1900), trial(0.5, visited=0)
     table = spans_by_loop("merge", off=off, on=on)
     assert table.index.tolist() == [("talker/runner", "merge")]
     assert table.iloc[0].tolist() == [2, 5.0, 1, 0.5]
     differs = counted(off=off, on=on)
-    assert differs.to_dict("index") == {"talker/runner/elements_visited": {"off": 900, "on": 0}}
+    assert differs.to_dict("index") == {"talker/runner/elements_visited": {"off": "1,900", "on": "0"}}
     assert counted(off=off, on=off).empty

@@ -10,7 +10,9 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
+import comm
 import psutil
 import pytest
 
@@ -126,6 +128,36 @@ def test_the_live_request_hears_the_chosen_recipe(
     assert heard == [(recipe_with("shallow_merge"), "Sing.")]
 
 
+def test_no_update_is_sent_while_a_trial_runs(panel: Panel, pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a widget would send to the front end is recorded: something around the trials, nothing within one."""
+    happened: list[str] = []
+    run_trial = pipe.run
+
+    def recorded(*given: Any, **how: Any) -> Any:
+        happened.append("start")
+        trial = run_trial(*given, **how)
+        happened.append("end")
+        return trial
+
+    monkeypatch.setattr(pipe, "run", recorded)
+    monkeypatch.setattr(comm.DummyComm, "publish_msg", lambda *_, **__: happened.append("message"))
+    press(panel, "shallow_merge")
+    panel.controls.numbers["pairs"].value = 2
+    run(panel)
+    starts = [place for place, what in enumerate(happened) if what == "start"]
+    assert len(starts) >= 4, "two pairs"
+    assert [happened[place + 1] for place in starts] == ["end"] * len(starts)
+    assert "message" in happened[starts[-1] :] and "message" in happened[starts[-2] : starts[-1]]
+    assert "timed trials run without updates of this panel" in str([box.value for box in every_html(panel)])
+
+
+def every_html(panel: Panel) -> list[Any]:
+    """Return the panel's lines of HTML."""
+    import ipywidgets as widgets
+
+    return [child for child in panel.layout.view.children if isinstance(child, widgets.HTML)]
+
+
 def test_the_code_it_gives_does_the_same(panel: Panel) -> None:
     """Also where a seam is filled by what is no toggle: equal recipes, workload and outputs."""
     press(panel, "shallow_merge")
@@ -158,6 +190,14 @@ def test_the_command_line_it_gives_asks_the_same(capsys: pytest.CaptureFixture[s
         workload.to_dict()["requests"][0]["sampling"] | {"seed": 0}
     )
     assert (plan["seed"], plan["rule"]["first"], plan["model"]) == (5, 6, "tiny")
+
+
+def test_how_long_one_waits_is_no_part_of_the_question() -> None:
+    """As in the tour, whose pipeline has a time limit of its own; what would change the trials has no command line."""
+    asked = Asked(against=Choice(), chosen=Choice(seams={"merge": merge_shallow}), input_len=9, output_len=4,
+                  num_prompts=1, max_concurrency=1, seed=0, pairs=5)  # fmt: skip
+    assert asked.command({"model": "tiny", "timeout_s": 120}).startswith("python -m omnilab.ablate --model tiny")
+    assert "no option for connector='memory'" in asked.command({"model": "tiny", "connector": "memory"})
 
 
 @pytest.mark.parametrize(

@@ -223,9 +223,9 @@ def no_runner(spec: Any, recipe: Any) -> Any:
     raise RuntimeError("no weights today")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
-def test_a_pipeline_whose_owner_goes(how: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C, or a killed owner: every stage process ends by itself; the next pipeline sweeps what a kill left."""
+@pytest.mark.parametrize("how", ["ctrl-c", "killed", "killed with its stages"])
+def test_a_pipeline_whose_owner_goes(how: str, tmp_path: Path) -> None:
+    """Every stage process ends by itself and nothing is left; where all were killed, the next pipeline sweeps it."""
     script = tmp_path / "speak.py"
     script.write_text(
         "from omnilab import Pipeline, recipes\n"
@@ -241,11 +241,15 @@ def test_a_pipeline_whose_owner_goes(how: signal.Signals, tmp_path: Path) -> Non
     assert owner.stdout is not None and owner.stdout.readline() == "speaking\n"
     family = psutil.Process(owner.pid).children(recursive=True)
     assert len(family) == 6
-    owner.send_signal(how)
+    owner.send_signal(signal.SIGINT if how == "ctrl-c" else signal.SIGKILL)
+    if how == "killed with its stages":
+        for process in family:
+            process.kill()
     owner.communicate(timeout=30)
     gone, alive = psutil.wait_procs(family, timeout=15)
     assert not alive and len(gone) == 6
-    if how == signal.SIGKILL:
+    if how == "killed with its stages":
+        assert left_since(before)
         with tiny() as pipeline:
             assert pipeline.speak("Still here.", max_text_tokens=2, max_frames=2).codes.shape == (2, 16)
     assert not left_since(before)
