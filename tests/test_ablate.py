@@ -200,7 +200,7 @@ def group(leader):
     found = []
     for process in psutil.process_iter(["pid", "status", "cmdline"]):
         with contextlib.suppress(ProcessLookupError):
-            if os.getpgid(process.pid) == leader and process.info["status"] != psutil.STATUS_ZOMBIE:
+            if os.getsid(process.pid) == leader and process.info["status"] != psutil.STATUS_ZOMBIE:
                 found.append(process.info["cmdline"])
     return found
 
