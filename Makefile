@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
+OMNI := .vllm-omni
+OMNI_PIP := $(OMNI)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: ablate test notebooks races simulate results lint env clean
+.PHONY: ablate test notebooks races simulate results lint env clean vllm-omni test-vllm-omni
 
 ablate: $(VENV)/.lab
 	$(BIN)/python -m omnilab.ablate $(ARGS)
@@ -27,6 +29,12 @@ simulate: $(VENV)/.dev
 results: $(VENV)/.dev
 	for run in experiments/results/*.zip; do \
 		$(BIN)/python -m omnilab.pack $$run --rewrite --out $$run.new && mv $$run.new $$run || exit 1; done
+
+# The real vLLM-Omni on a CPU: an environment of its own (2.9 GB) and the folder that it serves.
+vllm-omni: $(OMNI)/.ready
+
+test-vllm-omni: $(VENV)/.dev $(OMNI)/.ready
+	OMNILAB_VLLM_OMNI_PYTHON=$(abspath $(OMNI)/bin/python) $(BIN)/python -m pytest tests/vllm_omni $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -54,4 +62,11 @@ $(VENV)/.lab: $(PINS) $(VENV)/.torch
 
 $(VENV)/.dev: $(PINS) $(VENV)/.lab
 	$(PIP) --editable '.[all]'
+	touch $@
+
+$(OMNI)/.ready: vllm-omni.txt pyproject.toml $(wildcard omnilab/vllm_omni/cpu/alias/*) | $(VENV)/.lab
+	test -x $(OMNI)/bin/python || $(PYTHON) -m venv $(OMNI)
+	$(OMNI_PIP) --requirement vllm-omni.txt
+	$(OMNI_PIP) ./omnilab/vllm_omni/cpu/alias --editable .
+	test -d $(OMNI)/parity || $(BIN)/python -m omnilab.models parity --out $(OMNI)/parity
 	touch $@

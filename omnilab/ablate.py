@@ -17,12 +17,12 @@ from omnilab.command import run_typer
 from omnilab.errors import BadInput
 from omnilab.experiment.arms import Arm
 from omnilab.experiment.experiment import Experiment
-from omnilab.experiment.given import arms_asked, counts_of, engine_asked, resized, share_of, sized
+from omnilab.experiment.given import arms_asked, changed, chosen, counts_of, engine_asked, share_of, sized
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
 from omnilab.experiment.sizing import Noise, plan_lines
-from omnilab.experiment.sweep import Sweep, at_concurrencies, refuse_lengths
+from omnilab.experiment.sweep import Sweep
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -58,6 +58,9 @@ def ablate(
         list[str] | None,
         typer.Option(help="NAME=COMMAND: a server to compare, {port} in it becomes a free port; give two or more"),
     ] = None,
+    gate_prompts: Annotated[
+        str | None, typer.Option(help="file of prompts that every variant must answer alike first; none for no gate")
+    ] = None,
     exact: Annotated[
         str | None, typer.Option(help="what arms' outputs must keep: tokens,samples (default), tokens, or work")
     ] = None,
@@ -91,28 +94,17 @@ def ablate(
     changes |= sized(blocks, budget, detect, looks)
     if resume and out is None:
         raise BadInput("resume: name the run to go on with: --out RUN")
-    if toggles is not None:
-        changes["toggles"] = tuple(name.strip() for name in toggles.split(",") if name.strip())
-    if toggles is not None or design is not None:
-        changes["variants"] = None
+    changes |= chosen(toggles, design, gate_prompts)
     changes |= arms_asked(arm, exact, {"model": model, "tokenizer": tokenizer, "extra_body": extra_body}, ours)
-    lengths = {
-        "num_prompts": num_prompts, "input_len": input_len, "output_len": output_len, "frames": frames,
-        "max_concurrency": together[0] if together else None,
-    }  # fmt: skip
-    if isinstance(ours, Sweep):
-        refuse_lengths(lengths)
-        ours = ours.changed(**changes)
-    else:
-        if any(value is not None for value in lengths.values()):
-            changes["workload"] = resized(ours.workload, lengths)
-        ours = replace(ours, **changes)
-        ours = at_concurrencies(ours, together) if len(together) > 1 else ours
+    lengths = {"num_prompts": num_prompts, "input_len": input_len, "output_len": output_len, "frames": frames}
+    ours = changed(ours, changes, lengths, together)
     if dry_run:
         if out is not None:
             check_folder(out)
-        for one in ours.experiments.values() if isinstance(ours, Sweep) else [ours]:
-            _print_plan(*one.planned(), as_json)
+        several = list(ours.experiments.values()) if isinstance(ours, Sweep) else [ours]
+        shared = isinstance(ours, Sweep) and ours.shares_servers
+        for number, one in enumerate(several):
+            _print_plan(*one.planned(), as_json, starts=number == 0 or not shared)
         return 0
     report = ours.run(out=out, progress=progress_to_stderr(), resume=resume)
     if as_json:
@@ -146,17 +138,17 @@ def load_experiment(path: Path) -> Experiment | Sweep:
     return found
 
 
-def _print_plan(plan: Plan, noise: Noise | None, as_json: bool) -> None:
+def _print_plan(plan: Plan, noise: Noise | None, as_json: bool, starts: bool) -> None:
     if as_json:
         print(strict_json(plan.to_dict(), indent=1))
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    for line in plan_lines(plan, noise):
+    for line in plan_lines(plan, noise, starts):
         console.print(line)
     for variant in plan.variants:
         names = ", ".join(toggle.name for toggle in variant.toggles) or "no toggle"
         if (setting := plan.settings[variant.name]) and isinstance(setting, Arm):
-            names = " ".join(setting.words)
+            names = setting.line
         console.print(f"- {variant.name}: {names}; against {variant.against or 'itself (A/A)'}")
     for block, order in enumerate(plan.orders):
         console.print(f"block {block + 1}, seed {plan.workloads[block].seed}: {' | '.join(order)}")

@@ -44,12 +44,17 @@ class Command:
     stop_s: float = STOP_S
 
 
+class LeftBehind(Error):
+    """A server has ended, and something of it has not."""
+
+
 class Running:
     """A server's processes while they live."""
 
     def __init__(self, command: Command, process: subprocess.Popen[bytes]) -> None:
         """`process` is ours, above the server's."""
         self.command, self._process = command, process
+        self._before, self._shared = set(SHARED.glob("*")), set[Path]()
 
     def ended(self, within_s: float = 0.0) -> str | None:
         """Say with which status it has ended, or does `within_s`, and its last words; None while it runs."""
@@ -89,34 +94,40 @@ class Running:
                 total += process.memory_info().rss
         return total / 2**20
 
-    def shared_memory(self) -> set[Path]:
-        """Return the files in /dev/shm that its processes have mapped."""
-        found = set[Path]()
+    def look(self) -> set[Path]:
+        """Return the files in /dev/shm that its processes had mapped whenever this looked, less those there before."""
         for process in self.processes():
             with suppress(OSError):
                 maps = Path(f"/proc/{process.pid}/maps").read_text()
-                found |= {Path(path) for path in re.findall(rf"{SHARED}/[^\s]+", maps)}
-        return found
+                self._shared |= {Path(path) for path in re.findall(rf"{SHARED}/[^\s]+", maps)} - self._before
+        return self._shared
 
 
 @contextmanager
 def running(command: Command) -> Iterator[Running]:
     """Start a server and end it with everything below it. BadInput where it cannot be started.
 
-    Error when something of it is left at the end: a process, its port, or shared memory.
+    LeftBehind when something of it is left at the end: a process, its port, or shared memory.
     """
     if command.port is not None and not port_is_free(command.port):
         raise BadInput(f"port {command.port} is taken: end what listens there, or choose another")
     process = _start(command)
     server = Running(command, process)
-    failed = True
     try:
         yield server
-        failed = False
-    finally:
-        left = _end(server, process)
-        if left and not failed:  # what failed before matters more
-            raise Error(f"{command.words[0]} left behind {left}: end or remove it, for it disturbs what comes next")
+    except Exception as error:
+        if left := _end(server, process):
+            raise LeftBehind(f"{error}; and {_said(command, left)}") from error
+        raise
+    except BaseException:
+        _end(server, process)
+        raise
+    if left := _end(server, process):
+        raise LeftBehind(_said(command, left))
+
+
+def _said(command: Command, left: str) -> str:
+    return f"{command.words[0]} left behind {left}: end or remove it, for it disturbs what comes next"
 
 
 def _start(command: Command) -> subprocess.Popen[bytes]:
@@ -150,7 +161,7 @@ def found_program(program: str, folder: Path | None, environment: Mapping[str, s
 
 def _end(server: Running, process: subprocess.Popen[bytes]) -> str:
     """End it and return what is left, in words; "" when nothing is."""
-    below, shared = server.processes(), server.shared_memory()
+    below, shared = server.processes(), server.look()
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -203,29 +214,32 @@ def main(argv: Sequence[str]) -> int:
     if ctypes.CDLL(None, use_errno=True).prctl(ADOPT_ORPHANS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl: this kernel gives no orphans to their grandparent")
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-    ended = os.pidfd_open(child.pid)
     try:
+        ended = os.pidfd_open(child.pid)
         select.select([sys.stdin.fileno(), ended], [], [])
     finally:
-        os.close(ended)
         status = child.poll()
+        end = time.monotonic() + float(stop_s)
         if status is None:
             child.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 child.wait(float(stop_s))
-        _end_all_below()
+        _end_all_below(end)
     if status is None:
         return 0
     return status if status >= 0 else 128 - status
 
 
-def _end_all_below() -> None:
-    """Ask, then kill, until nothing is left; what dies may leave orphans, which become ours."""
+def _end_all_below(end: float) -> None:
+    """Ask until `end` (time.monotonic()), then kill, until nothing is left; what dies may leave orphans: they are ours.
+
+    A wrapper such as `conda run` ends at once, and the server below it has its time, too.
+    """
     for number in range(5):
         below = psutil.Process().children(recursive=True)
         for process in below:
             with suppress(psutil.Error):
                 process.terminate() if number == 0 else process.kill()
-        _, alive = psutil.wait_procs(below, timeout=3)
+        _, alive = psutil.wait_procs(below, timeout=3 if number else max(3, end - time.monotonic()))
         if not alive and not psutil.Process().children(recursive=True):
             return

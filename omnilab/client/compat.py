@@ -84,12 +84,15 @@ def continuity(records: Iterable[RequestRecord]) -> float | None:
 
 
 def peak_tokens_a_second(records: Sequence[RequestRecord]) -> float | None:
-    """Return the most tokens in one of the seconds since the first start."""
+    """Return the most tokens in one of the seconds since the first start; those of an event spread over its gap."""
     first = min((record.start_s for record in records), default=0.0)
     found: Counter[int] = Counter()
     for record in records:
+        before: float | None = None
         for time_s, count in zip(record.text_times_s, record.text_token_counts, strict=True):
-            found[int(time_s - first)] += count
+            gap = 0.0 if before is None else time_s - before
+            found.update(int(time_s - gap * later / count - first) for later in range(count))
+            before = time_s
     return float(max(found.values())) if found else None
 
 

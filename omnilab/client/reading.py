@@ -77,7 +77,8 @@ class Reading:
     completion_tokens: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
     last_ns: int | None = None  # of the last chunk, usage included, [DONE] not
-    ended: bool = False  # [DONE] or a finish reason has come
+    ended: bool = False  # [DONE] or a finish reason has come ...
+    done: bool = False  # ... or [DONE]
     fault: Fault | None = None
 
     @property
@@ -115,8 +116,9 @@ def read(reply: Reply) -> Reading:
             break
     if reply.fault is not None and (reading.fault is None or reading.fault.kind == "unreadable"):
         reading.fault = reply.fault  # half an event is what a cut leaves
-    if reading.fault is None and not reading.ended:
-        reading.fault = Fault("cut", "the stream ended with neither [DONE] nor a finish reason")
+    if reading.fault is None and not (reading.ended if reply.framed else reading.done):
+        mark = "neither [DONE] nor a finish reason" if reply.framed else "no [DONE], and HTTP said no length"
+        reading.fault = Fault("cut", f"the stream ended with {mark}")
     return reading
 
 
@@ -132,7 +134,7 @@ _CHUNKS = msgspec.json.Decoder(_Chunk)
 
 def _take(reading: Reading, event: Event) -> None:
     if event.data.strip() == b"[DONE]":
-        reading.ended = True
+        reading.ended = reading.done = True
         return
     try:
         chunk = _CHUNKS.decode(event.data)

@@ -87,6 +87,7 @@ class Reply:
     end_ns: int = 0
     status: int | None = None
     content_type: str = ""
+    framed: bool = True  # does HTTP say where the body ends? Else the end of the connection may be a cut
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     fault: Fault | None = None
 
@@ -178,6 +179,8 @@ class Exchange(asyncio.Protocol):
                     self._reply.status = event.status_code
                     kinds = [value for name, value in event.headers if name == b"content-type"]
                     self._reply.content_type = kinds[0].decode("latin-1") if kinds else ""
+                    names = {name for name, _ in event.headers}
+                    self._reply.framed = bool(names & {b"content-length", b"transfer-encoding"})
                 elif isinstance(event, h11.Data):
                     self._keep(now, bytes(event.data))
                 elif isinstance(event, (h11.EndOfMessage, h11.ConnectionClosed)) or event is h11.PAUSED:

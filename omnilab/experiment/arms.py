@@ -5,29 +5,29 @@ Whatever speaks the API can be compared: two checkouts of an engine, two setting
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from omnilab.client import Server, served_models, wait_ready
+from omnilab.client.random_text import open_tokenizer
+from omnilab.client.wire import Address
 from omnilab.errors import BadInput, Error
+from omnilab.experiment import secrets
 from omnilab.experiment.design import AGAIN, Variant
-from omnilab.launch import Command, Running, found_program, free_port, port_is_free, running
+from omnilab.launch import STOP_S, Command, Running, found_program, free_port, port_is_free, running
 from omnilab.trial import Trial
 from omnilab.workload import Workload
-
-if TYPE_CHECKING:
-    from omnilab.client import Server
 
 EXACT = frozenset({"tokens", "samples"})  # what can be compared of a server: it shows no codes
 PORT = "{port}"
 LOST = ("cut", "connect")  # faults of requests whose server may have ended
 ENDS_WITHIN_S = 5.0
-SECRET = re.compile(r"token|key|secret|password|credential", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class Arm:
     tokenizer: str | Path | None = None
     start_s: float = 900.0
     request_s: float = 900.0
+    stop_s: float = STOP_S
 
     @property
     def words(self) -> list[str]:
@@ -69,13 +70,28 @@ class Arm:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for run.json; what looks like a secret only as a hash."""
-        return {
-            "command": shlex.join(self.words), "folder": None if self.folder is None else str(self.folder),
-            "environment": {name: _public(name, value) for name, value in self.environment.items()},
-            "url": self.url, "ready": self.ready, "model": self.model, "extra_body": dict(self.extra_body),
-            "modalities": self.modalities,
+        whole = {
+            "command": self.line, "folder": None if self.folder is None else str(self.folder),
+            "environment": dict(self.environment), "url": self.url, "ready": self.ready, "model": self.model,
+            "extra_body": dict(self.extra_body), "modalities": self.modalities,
             "tokenizer": None if self.tokenizer is None else str(self.tokenizer),
         }  # fmt: skip
+        return secrets.without_any(whole, self.hidden)
+
+    @property
+    def line(self) -> str:
+        """The command as one line, to be shown: without secrets."""
+        return shlex.join(secrets.without(word, self.hidden) for word in self.words)
+
+    @property
+    def hidden(self) -> list[str]:
+        """What of it must not be kept."""
+        given = (
+            secrets.in_words(self.words),
+            secrets.in_mapping(self.environment),
+            secrets.in_mapping(self.extra_body),
+        )
+        return secrets.worth(itertools.chain([self.api_key or ""], *given))
 
     def check(self, name: str) -> None:
         """Raise BadInput, naming the arm, for what cannot be started; starts nothing."""
@@ -88,8 +104,11 @@ class Arm:
                 raise BadInput(f"ready: must be a path such as /health, not {self.ready!r}")
             if (port := self.fixed_port()) is not None and not port_is_free(port):
                 raise BadInput(f"port {port} is taken: end what listens there, or write {PORT} for a free one")
-            if self.tokenizer is not None and not Path(self.tokenizer).is_dir():
-                raise BadInput(f"tokenizer: no folder {self.tokenizer}")
+            if self.tokenizer is not None:
+                if not Path(self.tokenizer).is_dir():
+                    raise BadInput(f"tokenizer: no folder {self.tokenizer}")
+                open_tokenizer(Path(self.tokenizer))
+            _driver(self, _with_port(self.url, self.fixed_port() or free_port()), self.model or "")
         except BadInput as error:
             raise BadInput(f"arm {name}: {error}") from None
 
@@ -99,8 +118,6 @@ class Arm:
             if not any(PORT in text for text in (*self.words, *self.environment.values())):
                 raise BadInput(f"the command says no port: put {PORT} where the server takes it, or give url")
             return None
-        from omnilab.client.wire import Address
-
         return Address.of(self.url).port
 
 
@@ -127,17 +144,18 @@ class Served:
 
     def apply(self, setting: Any) -> None:
         """Refuse any other arm: a server is what it was started as."""
-        if setting is not self.arm:
+        if setting != self.arm:
             raise ValueError("another arm needs a server of its own")
 
     def run(self, workload: Workload) -> Trial:
         """Drive it with a workload; Error, with its last words, when it has ended."""
         before = self.process.cpu_s()
         trial = self.server.run(workload)
+        self.process.look()
         if any((record.error or "").startswith(LOST) for record in trial.records):
             ended = self.process.ended(within_s=ENDS_WITHIN_S)
             if ended is not None:
-                raise Error(ended)
+                raise Error(secrets.without(ended, self.arm.hidden))
         trial.cpu_s = {"server": self.process.cpu_s() - before}
         trial.occupants = {"server": {"model": self.server.model}}
         return trial
@@ -147,7 +165,7 @@ def servers(arms: Mapping[str, Arm], logs: Path) -> Callable[[Any], AbstractCont
     """Return how to start the server of an arm; all that an arm's servers write goes to one log."""
 
     def start(arm: Any) -> AbstractContextManager[Served]:
-        name = next(name for name, known in arms.items() if known is arm)
+        name = next(name for name, known in arms.items() if known == arm)
         logs.mkdir(parents=True, exist_ok=True)
         return served(arm, logs / (re.sub(r"[^\w.+-]+", "_", name) + ".log"))
 
@@ -160,8 +178,6 @@ def served(arm: Arm, log: Path) -> Iterator[Served]:
 
     Error, with the end of its log, when it ends first or is not ready in time, or leaves something behind.
     """
-    from omnilab.client import Server, served_models, wait_ready
-
     port = arm.fixed_port() or free_port()
     command = Command(
         words=[_with_port(word, port) for word in arm.words],
@@ -169,16 +185,21 @@ def served(arm: Arm, log: Path) -> Iterator[Served]:
         folder=None if arm.folder is None else Path(arm.folder),
         environment={name: _with_port(value, port) for name, value in arm.environment.items()},
         port=port,
+        stop_s=arm.stop_s,
     )
     url = _with_port(arm.url, port)
     with running(command) as process:
-        wait_ready(url, arm.ready, timeout_s=arm.start_s, alive=process.ended)
-        model = arm.model or served_models(url, api_key=arm.api_key)[0]
-        yield Served(arm, _driver(Server, arm, url, model), process)
+        try:
+            wait_ready(url, arm.ready, timeout_s=arm.start_s, alive=process.ended, api_key=arm.api_key)
+            process.look()
+            model = arm.model or served_models(url, api_key=arm.api_key)[0]
+        except Error as error:
+            raise Error(secrets.without(str(error), arm.hidden)) from None
+        yield Served(arm, _driver(arm, url, model), process)
 
 
-def _driver(kind: type[Server], arm: Arm, url: str, model: str) -> Server:
-    return kind(
+def _driver(arm: Arm, url: str, model: str) -> Server:
+    return Server(
         url, model, api_key=arm.api_key, extra_body=arm.extra_body, modalities=arm.modalities, timeout_s=arm.request_s,
         tokenizer=None if arm.tokenizer is None else Path(arm.tokenizer),
     )  # fmt: skip
@@ -186,7 +207,3 @@ def _driver(kind: type[Server], arm: Arm, url: str, model: str) -> Server:
 
 def _with_port(text: str, port: int) -> str:
     return text.replace(PORT, str(port))
-
-
-def _public(name: str, value: str) -> str:
-    return f"sha256 {hashlib.sha256(value.encode()).hexdigest()[:12]}" if SECRET.search(name) else value

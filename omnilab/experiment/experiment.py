@@ -86,6 +86,8 @@ class Experiment:
         noise = self.noise()
         plan = self.plan(noise)
         refuse_what_cannot_run(plan)
+        if self.needs_pilot(noise) and self.arms is not None:
+            raise BadInput("a dry run of arms starts nothing: give --noise-from in place of a pilot, or --blocks")
         if self.needs_pilot(noise):
             with scratch_bench(plan) as bench:
                 noise = pilot(plan, bench)
@@ -130,8 +132,8 @@ def run_together(
     begun = {path: _begin(path, one, path in resumed, progress, open_bench) for path, one in experiments.items()}
     plan = next(iter(begun.values())).plan
     folders = _folders(begun, resumed)
-    for one in begun.values():
-        for line in plan_lines(one.plan, one.noise):
+    for number, one in enumerate(begun.values()):
+        for line in plan_lines(one.plan, one.noise, starts=number == 0):
             progress.note(line)
     try:
         points = [Point(one.plan, folder) for one, folder in zip(begun.values(), folders, strict=True)]

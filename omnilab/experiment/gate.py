@@ -20,6 +20,7 @@ from omnilab.experiment.analysis.findings import (
     OTHER_LENGTHS,
     OTHER_OUTPUT,
     OTHER_SAMPLES,
+    OTHER_TEXT,
     OTHER_WORK,
     SAME,
 )
@@ -175,24 +176,34 @@ def output_class(lines: Sequence[Row], baseline: str, name: str) -> tuple[str, s
     again = {(line["kind"], line["block"]): line for line in lines
              if line["kind"] in COMPARISONS and line["variant"] == baseline + AGAIN}  # fmt: skip
     batch_shape: str | None = None
-    freely = any(line.get("same_length") is False for line in compared)
     for line in (line for line in compared if line["difference"]):
         twin = again.get((line["kind"], line["block"]))
         if not line["same_work"]:
             return OTHER_WORK, line["difference"]
         if twin is None or not excused(line, twin):
             return OTHER_OUTPUT, line["difference"]
+        if line.get("same_length") is False and twin.get("same_length"):
+            return OTHER_WORK, f"{line['difference']}; the baseline's own audio is as long in both of its trials"
         batch_shape = (
             f"{line['differing']} of {line['requests']} requests; the baseline differs from itself in "
             f"{twin['differing']}: {line['difference']}"
         )
-    if freely:
-        return OTHER_LENGTHS, batch_shape
-    if batch_shape is not None:
-        return BATCH_SHAPE, batch_shape
     if not compared:
         return NOT_COMPARED, None
+    if any(line.get("same_length") is not None for line in compared):
+        return _class_of_server(compared), batch_shape
+    if batch_shape is not None:
+        return BATCH_SHAPE, batch_shape
     return (SAME if all(all(line["equal"].values()) for line in compared) else OTHER_SAMPLES), None
+
+
+def _class_of_server(compared: Sequence[Row]) -> str:
+    """Class outputs that passed, of a server: audio may be of any length, and may not repeat."""
+    if not all(line["same_length"] for line in compared):
+        return OTHER_LENGTHS
+    if not all(line["equal"]["tokens"] for line in compared):
+        return OTHER_TEXT
+    return SAME if all(line["equal"]["samples"] for line in compared) else OTHER_SAMPLES
 
 
 def excused(line: Row, twin: Row) -> bool:

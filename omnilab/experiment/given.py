@@ -4,17 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omnilab.errors import BadInput
 from omnilab.experiment.arms import Arm
 from omnilab.experiment.experiment import Experiment
-from omnilab.experiment.sweep import Sweep
+from omnilab.experiment.sweep import Sweep, at_concurrencies, in_flight, refuse_lengths
 from omnilab.workload import Workload
 
 if TYPE_CHECKING:
     from omnilab.vllm_omni.engine import VllmOmni
+
+
+def chosen(toggles: str | None, design: str | None, gate_prompts: str | None) -> dict[str, Any]:
+    """Return what says which variants there are, and what they must answer alike, instead of what the file says."""
+    changes: dict[str, Any] = {}
+    if gate_prompts is not None:
+        changes["gate_prompts"] = None if gate_prompts == "none" else gate_prompts
+    if toggles is not None:
+        changes["toggles"] = tuple(name.strip() for name in toggles.split(",") if name.strip())
+    if toggles is not None or design is not None:
+        changes["variants"] = None
+    return changes
+
+
+def changed(
+    ours: Experiment | Sweep, changes: Mapping[str, Any], lengths: Mapping[str, int | None], together: Sequence[int]
+) -> Experiment | Sweep:
+    """Return what is measured, with all changes; several numbers of requests `together` make a sweep of it."""
+    in_all = {**lengths, "max_concurrency": together[0] if together else None}
+    if isinstance(ours, Sweep):
+        refuse_lengths(in_all)
+        return ours.changed(**changes)
+    workload = ours.workload
+    if any(value is not None for value in lengths.values()):
+        workload = resized(workload, in_all)
+    for count in together:
+        workload = in_flight(workload, count)
+    if together:
+        workload = in_flight(workload, together[0])
+    ours = replace(ours, **changes, workload=workload)
+    return at_concurrencies(ours, together) if len(together) > 1 else ours
 
 
 def sized(blocks: int | None, budget: str | None, detect: str | None, looks: bool) -> dict[str, Any]:
@@ -99,7 +131,7 @@ def share_of(name: str, text: str) -> float:
         raise BadInput(f"{name}: must be like 3%, not {text!r}") from None
 
 
-def resized(workload: Workload, lengths: dict[str, int | None]) -> Workload:
+def resized(workload: Workload, lengths: Mapping[str, int | None]) -> Workload:
     """Return a random workload of the given lengths, the rest as the first request's; BadInput where there are none."""
     first = workload.requests[0]
     if first.prompt.random_tokens is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from omnilab.client.datasets import warm_up as client_warm_up
 from omnilab.errors import BadInput, ToggleUnavailable
 from omnilab.experiment import arms, design
 from omnilab.experiment.analysis.blocks import BlockRule
@@ -19,7 +20,7 @@ from omnilab.experiment.machine import gpus
 from omnilab.experiment.results import plan_hash
 from omnilab.experiment.subject import Subject, toggle_of
 from omnilab.metrics import VERDICT_METRICS
-from omnilab.prompt import Prompt, at_least
+from omnilab.prompt import Prompt, Sampling, at_least
 from omnilab.toggle import Toggle
 from omnilab.workload import WorkItem, Workload, closed, derive_seed
 
@@ -124,9 +125,14 @@ def make_plan(experiment: Experiment, rule: BlockRule) -> Plan:
         variants=tuple(variants),
         settings=settings,
         orders=tuple(_shuffled(_tried(experiment, variants, block), seed) for block, seed in enumerate(seeds)),
-        workloads=tuple(experiment.workload.with_seed(seed) for seed in seeds),
+        workloads=tuple(experiment.workload.with_seed(_seed_of_requests(experiment, seed)) for seed in seeds),
         gate=gate_workload(experiment.gate_prompts, experiment.seed),
     )
+
+
+def _seed_of_requests(experiment: Experiment, seed: int) -> int:
+    """Return the seed of a block's requests: points that share a server's start must not ask each other's prompts."""
+    return seed if experiment.arms is None else derive_seed(seed, experiment.workload.seed)
 
 
 def _toggled(experiment: Experiment) -> tuple[list[Variant], dict[str, Setting]]:
@@ -187,17 +193,28 @@ def gate_workload(prompts: str | Path | Workload | None, seed: int) -> Workload 
     return Workload(tuple(short), closed(1), seed)
 
 
-def warm_up(workload: Workload) -> Workload:
-    """Return short unmeasured requests, as many as run together, with prompts as long as the measured ones'."""
+def warm_up(workload: Workload, served: bool = False) -> Workload:
+    """Return short unmeasured requests, as many as run together, with prompts as long as the measured ones'.
+
+    `served`: other texts and sounds than the measured ones, which a server's prefix cache would then know.
+    """
     count = min(len(workload.requests), workload.arrivals.max_concurrency or len(workload.requests))
+    if served:
+        fresh = client_warm_up(workload, count)
+        few = [replace(item, sampling=_short(item.sampling)) for item in fresh.requests]
+        return Workload(tuple(few), closed(count), fresh.seed)
     short = []
     for index, item in enumerate(workload.requests[:count]):
         prompt = item.prompt
         if prompt.random_tokens is not None:
             prompt = Prompt(random_tokens=prompt.random_tokens, random_seed=derive_seed(workload.seed, index, 3))
-        sampling = replace(item.sampling, max_text_tokens=WARM_TOKENS, max_frames=WARM_FRAMES)
-        short.append(WorkItem(prompt, sampling))
+        short.append(WorkItem(prompt, replace(_short(item.sampling), max_frames=WARM_FRAMES)))
     return Workload(tuple(short), closed(count), workload.seed)
+
+
+def _short(sampling: Sampling) -> Sampling:
+    frames = None if sampling.max_frames is None else WARM_FRAMES
+    return replace(sampling, max_text_tokens=WARM_TOKENS, max_frames=frames)
 
 
 MakeSetting: TypeAlias = Callable[[Sequence[Toggle[Any]]], "Setting"]

@@ -47,7 +47,7 @@ class Lines:
     def begin(self, counts: Mapping[str, int]) -> None:
         """Say what is to come."""
         self._left = TimeLeft(counts)
-        self._say(f"{counts.get('trial', 0)} trials to go in {counts.get('open', 0)} blocks")
+        self._say(f"{counts.get('trial', 0)} trials to go, {counts.get('open', 0)} starts of processes")
 
     def start(self, text: str) -> None:
         """Remember what is done."""

@@ -21,6 +21,7 @@ from omnilab.experiment.machine import usable_cores
 from omnilab.experiment.plan import Plan, warm_up
 from omnilab.experiment.results import ABORTED, RunFolder, aborted
 from omnilab.experiment.summary import summary
+from omnilab.launch import LeftBehind
 from omnilab.record import span_cost_ns
 from omnilab.trial import Trial
 from omnilab.workload import Workload
@@ -40,6 +41,8 @@ class Bench(Protocol):
         """Serve a workload."""
         ...
 
+
+EMPTY = "empty:"  # fault of a client's request: a few tokens may make no sound
 
 OpenBench: TypeAlias = "Callable[[Setting], AbstractContextManager[Bench]]"
 
@@ -103,21 +106,29 @@ def measure(points: Sequence[Point], open_bench: OpenBench, progress: Progress) 
     progress.begin(_left(points, needed))
     try:
         while block < needed:
+            due = [one for one in points if block < planned_blocks(one.plan.to_dict(), one.folder.lines)]
             with ExitStack() as opened:
-                stages = _Stages(points, open_bench, progress, block, opened)
-                _run_block([_Block(point, stages, progress, block) for point in points], stages)
+                stages = _Stages(due, open_bench, progress, block, opened)
+                _run_block([_Block(point, stages, progress, block) for point in due], stages)
             block += 1
-            for plan, folder in points:
-                run = plan.to_dict()
-                now = plan.rule.needed(run, folder.lines, block)
-                if block >= plan.rule.first and now != planned_blocks(run, folder.lines):
-                    where = {"kind": "sized", "block": block, "position": -1, "variant": plan.baseline}
-                    folder.add(where, {"blocks": now}, None)
+            for point in due:
+                _size(point, block)
             if _needed(points) != needed:
                 needed = _needed(points)
                 progress.begin(_left(points, needed))
     finally:
         progress.end()
+
+
+def _size(point: Point, done: int) -> None:
+    """Write down how many blocks there shall be, once, where the rows of `done` whole ones change it."""
+    plan, folder = point
+    run = plan.to_dict()
+    told = any(line["kind"] == "sized" and line["block"] >= done for line in folder.lines)
+    now = plan.rule.needed(run, folder.lines, done)
+    if not told and done >= plan.rule.first and now != planned_blocks(run, folder.lines):
+        where = {"kind": "sized", "block": done, "position": -1, "variant": plan.baseline}
+        folder.add(where, {"blocks": now}, None)
 
 
 def _needed(points: Sequence[Point]) -> int:
@@ -150,6 +161,7 @@ def _run_block(points: Sequence[_Block], stages: _Stages) -> None:
         for position, name in enumerate(points[0].order):
             for one in points:
                 one.gate_of(position, name)
+                one.refuse_failed_base()
                 one.trial_of(position, name)
             stages.close()
     else:
@@ -175,6 +187,8 @@ class _Stages:
         self._block, self._opened = block, opened
         self._bench: Bench | None = None
         self._whose = ""
+        self.left_behind: LeftBehind | None = None
+        self._failed: dict[str, str] = {}  # arms that did not start in this block
 
     @property
     def own(self) -> bool:
@@ -195,18 +209,22 @@ class _Stages:
     def ready(self, name: str) -> Bench:
         """Return warm processes for a variant, opened if need be."""
         whose = name if self.own else self._points[0].plan.baseline
+        if self.own and whose in self._failed:
+            raise Error(f"not started again in this block: {self._failed[whose]}")
         if self._bench is None or self._whose != whose:
             self.close()
+            self._failed[whose] = "it did not start"
             began = time.monotonic()
             what = f"starting {whose}" if self.own else "starting stages"
             self._progress.start(f"block {self._block + 1}: {what}, warming up")
             setting = self._points[0].plan.settings[whose]
             bench = self._opened.enter_context(self._open_bench(setting))
             for plan, _ in self._points:
-                said = failed_requests(bench.run(warm_up(plan.workloads[self._block])))
-                if said is not None and self.own:
-                    raise Error(f"warming up: {said}")
+                trial = bench.run(warm_up(plan.workloads[self._block], plan.own_processes))
+                if self.own and not all(record.error is None or EMPTY in record.error for record in trial.records):
+                    raise Error(f"warming up: {failed_requests(trial)}")
             self._bench, self._whose = bench, whose
+            del self._failed[whose]
             seconds = time.monotonic() - began
             for _, folder in self._points:
                 where = {"kind": "open", "block": self._block, "position": -1, "variant": whose}
@@ -223,9 +241,15 @@ class _Stages:
         """End them after a failure; return what went wrong in that, too."""
         try:
             self.close()
-        except Error as error:
+        except LeftBehind as error:
+            self.left_behind = error
             return f"; and then: {error}"
         return ""
+
+    def refuse_leftovers(self) -> None:
+        """Raise LeftBehind once something of a server was in the way of all that would come next."""
+        if self.left_behind is not None:
+            raise self.left_behind
 
 
 class _Block:
@@ -268,11 +292,20 @@ class _Block:
         plan = self._plan
         if not self._gates:
             return
-        if self._gates[plan.baseline] is None:
-            raise Error(f"{plan.baseline}: the baseline itself failed on the gate prompts; see {self._folder.path}")
+        self.refuse_failed_base()
         self._compare("gate comparison", self._gates)
         self._gates = {}
         self._stopped = gate.stopped(plan.to_dict(), self._folder.lines)
+
+    def refuse_failed_base(self) -> None:
+        """Raise Error when the baseline has failed on the gate's prompts: nothing could be compared with it."""
+        plan = self._plan
+        for name in (plan.baseline, plan.baseline + AGAIN):
+            if self._gates.get(name, self) is None and (name == plan.baseline or plan.own_processes):
+                raise Error(
+                    f"{name}: the baseline itself failed on the gate prompts; see {self._folder.path}; other prompts: "
+                    "--gate-prompts FILE, or none"
+                )
 
     def compare(self) -> None:
         """Compare outputs of the block's trials with the base's."""
@@ -313,6 +346,8 @@ class _Block:
             trial = pipe.run(workload)
             error = wrong_occupant(trial, self._plan.settings[name]) or failed_requests(trial)
         except Exception as caught:  # whatever ends a trial is a row; the others go on
+            if isinstance(caught, LeftBehind):
+                self._stages.left_behind = caught
             error = f"{type(caught).__name__}: {caught}{self._stages.give_up()}"
         except KeyboardInterrupt:
             row = {"error": f"{ABORTED}: interrupted", "seconds": time.monotonic() - began}
@@ -328,6 +363,7 @@ class _Block:
         if trial is not None and kind == "trial" and self._block == 0:
             self._folder.write_audio(name, trial.records[0], trial.sample_rate)
         self._progress.done(kind, seconds, error or "")
+        self._stages.refuse_leftovers()
         return None if error else trial
 
     def _where(self, kind: str, position: int, name: str) -> dict[str, Any]:

@@ -166,25 +166,25 @@ def contrast_sd(plan: Plan) -> float:
     return AVERAGED if against_base else math.sqrt(2)
 
 
-def plan_lines(plan: Plan, noise: Noise | None) -> list[str]:
-    """Say what will be done, how long it will take and what it can show, before anything is measured."""
+def plan_lines(plan: Plan, noise: Noise | None, starts: bool = True) -> list[str]:
+    """Say what will be done, how long it will take and what it can show, before anything is measured.
+
+    `starts`: it starts servers itself; else it shares those of a plan before it.
+    """
     ours, blocks = plan.experiment, plan.rule.first
     counts = plan.counts(blocks)
-    starts = (
-        f"{counts['open']} server starts, one after another"
-        if plan.own_processes
-        else f"{counts['open']} starts of the stage processes"
-    )
+    started = "starts of the stage processes" if not plan.own_processes else "server starts, one after another"
+    starting = f"{counts['open']} {started}" if starts else "on the same server starts"
     subject = f"{len(plan.variants)} arms" if plan.own_processes else str(ours.model)
     lines = [
         f"{ours.name} on {subject}, base {plan.baseline}: {plan.rule}",
-        f"{counts['trial']} trials in {blocks} blocks, {counts['gate']} gate trials before them; {starts}; "
+        f"{counts['trial']} trials in {blocks} blocks, {counts['gate']} gate trials before them; {starting}; "
         f"plan {plan.hash[:12]}",
         f"verdict on {ours.primary}, margin {100 * ours.margin:.3g} %, error rate {LEVEL:g} over "
         f"{num_verdicts(plan)} verdicts (Holm)",
     ]
     if plan.own_processes and noise is None:
-        lines.append(_guessed(plan, counts["open"], counts["trial"]))
+        lines.append(_guessed(plan, counts["open"] if starts else 0, counts["trial"]))
     if noise is not None:
         least = detectable(plan, noise.sd, noise.df, blocks)
         lines.append(

@@ -14,7 +14,7 @@ from omnilab.experiment.protocol import Progress
 from omnilab.experiment.reports.report import Report
 from omnilab.experiment.reports.sweep_report import Axes, SweepReport
 from omnilab.experiment.results import check_folder
-from omnilab.workload import closed
+from omnilab.workload import Workload, closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +70,27 @@ class Sweep:
 
 def at_concurrencies(experiment: Experiment, several: Sequence[int]) -> Sweep:
     """Return the experiment at each number of requests in flight; BadInput where arrivals say when requests start."""
-    if experiment.workload.arrivals.kind != "closed":
-        raise BadInput("max_concurrency: the experiment's requests start at times of their own")
     points = {f"c{count}": count for count in several}
     if len(points) != len(several):
         raise BadInput("max_concurrency: give each number once")
-    workloads = {point: replace(experiment.workload, arrivals=closed(count)) for point, count in points.items()}
+    if experiment.arms is not None and (experiment.budget is not None or experiment.pilot):
+        raise BadInput("budget and pilot: with several numbers of requests in flight give blocks")
+    workloads = {point: replace(in_flight(experiment.workload, count), seed=count) for point, count in points.items()}
     experiments = {
         point: replace(experiment, name=f"{experiment.name}-{point}", workload=workload)
         for point, workload in workloads.items()
     }
     axes = {"requests in flight": {point: float(count) for point, count in points.items()}}
     return Sweep(name=experiment.name, experiments=experiments, axes=axes)
+
+
+def in_flight(workload: Workload, count: int) -> Workload:
+    """Return a workload with so many of its requests in flight; BadInput where that cannot be."""
+    if workload.arrivals.kind != "closed":
+        raise BadInput("max_concurrency: the experiment's requests start at times of their own")
+    if count > (number := len(workload.requests)):
+        raise BadInput(f"max_concurrency: {count} of {number} requests: give --num-prompts {count} or more")
+    return replace(workload, arrivals=closed(count))
 
 
 def refuse_lengths(given: Mapping[str, int | None]) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ import psutil
 import pytest
 
 from omnilab import ablate
+from omnilab.client import Server
 from omnilab.errors import BadInput, Error
+from omnilab.experiment import gate
 from omnilab.experiment.arms import Arm, served
 from omnilab.experiment.checks.verification import verify
 from omnilab.experiment.experiment import Experiment
-from omnilab.experiment.sweep import at_concurrencies
+from omnilab.experiment.plan import warm_up
+from omnilab.experiment.sweep import Sweep, at_concurrencies
 from omnilab.launch import free_port, port_is_free
 from omnilab.workload import Prompt, Sampling, Workload
 
 SCRIPT = Path(__file__).with_name("served.py")
 PROMPTS = Workload.prompts([Prompt(text="How wide is the river?"), Prompt(text="And how deep?")], Sampling(seed=1))
+
+
+TWO = ("--arm", "a=true {port}", "--arm", "b=true {port}")
 
 
 def arm(*words: str, **changes: Any) -> Arm:
@@ -96,7 +103,7 @@ def test_an_engine_that_does_not_repeat_is_compared_per_audio_second(tmp_path: P
     arms = {"main": arm("--free"), "mine": arm("--free", "--delay", "0.3")}
     report = compared(arms=arms, blocks=5).run(tmp_path / "run")
     mine = report.result("mine")
-    assert mine.output == "same text, other audio lengths"
+    assert mine.output == "other audio lengths"
     assert mine.verdict.startswith("slower") and mine.verdict.endswith("per audio second")
     assert "wall time an audio second" in report.markdown() and report.findings.per_audio == (
         "wall_s",
@@ -104,7 +111,7 @@ def test_an_engine_that_does_not_repeat_is_compared_per_audio_second(tmp_path: P
         "cpu_s",
     )
     one, *_ = (line for line in lines_of(tmp_path / "run") if line["kind"] == "trial" and line["variant"] == "mine")
-    seconds = one["metrics"]["audio_throughput"] * one["metrics"]["wall_s"]
+    seconds = sum(one["per_request"]["audio_s"])
     assert mine.effects["wall_s"].after == pytest.approx(one["metrics"]["wall_s"] / seconds, rel=0.5)
     assert not verify(tmp_path / "run").differences
 
@@ -201,8 +208,16 @@ def test_a_stranger_on_the_port_is_not_measured(tmp_path: Path) -> None:
 
 def test_secrets_are_not_kept() -> None:
     """A run folder that is packed and shared with a token in it."""
-    kept = json.dumps(arm(environment={"HF_TOKEN": "hf_abcdef", "OMP_NUM_THREADS": "1"}, api_key="sk-secret").to_dict())
-    assert "hf_abcdef" not in kept and "sk-secret" not in kept and '"OMP_NUM_THREADS": "1"' in kept
+    one = Arm(
+        command=["serve", "--api-key", "sk-secret", "--max-tokens=4096", "--password=a'b\"c\\d", "PROXY_AUTH=nobody"],
+        environment={"HF_TOKEN": "hf_abcdef", "OMP_NUM_THREADS": "1", "HTTP_PROXY": "http://me:hunter2@host:1"},
+        extra_body={"max_tokens": 5, "deep": {"user_key": "deep-secret"}},
+        api_key="sk-other",
+    )
+    kept, shown = json.dumps(one.to_dict()), one.line
+    for secret in ("hf_abcdef", "sk-secret", "hunter2", "deep-secret", "nobody", "sk-other", "c\\\\d", "a'b"):
+        assert secret not in kept and secret not in shown
+    assert '"OMP_NUM_THREADS": "1"' in kept and "--max-tokens=4096" in kept and '"max_tokens": 5' in kept
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +262,13 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--exact", "tokens"], "exact: is for arms"),
         (["--extra-body", "{}"], "extra_body: is for arms"),
         (["--max-concurrency", "1,two"], "max_concurrency: must be a number, or several"),
-        (["--max-concurrency", "2,2"], "max_concurrency: give each number once"),
+        (["--num-prompts", "2", "--max-concurrency", "2,2"], "max_concurrency: give each number once"),
+        ([*TWO, "--max-concurrency", "16"], "max_concurrency: 16 of 4 requests: give --num-prompts 16 or more"),
+        (
+            [*TWO, "--max-concurrency", "1,2", "--budget", "2h"],
+            "with several numbers of requests in flight give blocks",
+        ),
+        ([*TWO, "--budget", "2h", "--dry-run"], "a dry run of arms starts nothing"),
     ],
 )
 def test_bad_arms_are_refused_before_anything_starts(
@@ -286,3 +307,85 @@ def test_a_bad_engine_is_refused_before_anything_starts(
     assert ablate.main(argv) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_errors_of_a_server_show_no_secret(tmp_path: Path) -> None:
+    """A key in the log's tail, and so in trials.jsonl."""
+    one = Arm(command=[sys.executable, str(SCRIPT), "{port}", "--api-key", "sk-verysecret"], start_s=60)
+    with pytest.raises(Error, match="unrecognized arguments: --api-key") as raised, served(one, tmp_path / "log"):
+        pass
+    assert "sk-verysecret" not in str(raised.value)
+
+
+def test_a_warm_up_and_other_points_ask_other_prompts(tmp_path: Path) -> None:
+    """A prefix cache that knows the measured prompts: times of nothing."""
+    workload = Workload.random(num_prompts=2, input_len=12, output_len=4, frames=4)
+    ours = compared(arms={"main": arm(), "mine": arm()}, workload=workload)
+    server = Server("http://127.0.0.1:1", "m")
+
+    def texts(asked: Workload) -> set[str]:
+        return {json.dumps(json.loads(body)["messages"]) for body in server.bodies(asked)}
+
+    points = [experiment.plan() for experiment in at_concurrencies(ours, [1, 2]).experiments.values()]
+    seen = [texts(plan.workloads[block]) for plan in points for block in range(3)]
+    seen += [texts(warm_up(plan.workloads[block], served=True)) for plan in points for block in range(3)]
+    assert sum(map(len, seen)) == len(set().union(*seen))
+    assert points[0].orders == points[1].orders
+    said = Workload.prompts([Prompt(text="How wide is the river?")], Sampling(seed=1, max_text_tokens=40))
+    (warm,) = warm_up(said, served=True).requests
+    assert warm.prompt.text != "How wide is the river?" and warm.sampling.max_frames is None
+
+
+def test_lost_audio_is_other_work_even_where_nothing_repeats() -> None:
+    """An arm that drops its last chunk on an engine whose samples differ from run to run."""
+
+    def line(variant: str, **changes: Any) -> dict[str, Any]:
+        equal = {"tokens": True, "codes": True, "samples": False}
+        given = {"difference": "samples", "same_work": True, "same_length": True, "equal": equal, "differing": 1}
+        return {"kind": "comparison", "block": 0, "variant": variant, "requests": 1, "error": None, **given, **changes}
+
+    again, shorter = line("main (A/A)"), line("mine", same_length=False)
+    assert gate.output_class([again, shorter], "main", "mine")[0] == "other work"
+    assert gate.output_class([again, line("mine")], "main", "mine")[0] == "same work, other samples"
+    free = line("main (A/A)", same_length=False)
+    assert gate.output_class([free, shorter], "main", "mine")[0] == "other audio lengths"
+    words = {"tokens": False, "codes": True, "samples": False}
+    both = [line("main (A/A)", equal=words), line("mine", equal=words)]
+    assert gate.output_class(both, "main", "mine")[0] == "same work, other text"
+
+
+def test_a_baseline_that_fails_the_gate_ends_the_run_before_its_block_is_over(tmp_path: Path) -> None:
+    """Hours of arms that can be compared with nothing."""
+    prompts = Workload.prompts([Prompt(text="Hello")], Sampling(seed=1))
+    arms = {"main": arm("--die-at", "2"), "mine": arm(), "other": arm()}
+    with pytest.raises(Error, match=r"baseline itself failed on the gate prompts.*--gate-prompts"):
+        compared(arms=arms, gate_prompts=prompts).run(tmp_path / "run")
+    rows = lines_of(tmp_path / "run")
+    assert (rows[-1]["kind"], rows[-1]["variant"].removesuffix(" (A/A)")) == ("gate", "main")
+
+
+def test_an_arm_that_does_not_start_is_tried_once_a_block(tmp_path: Path) -> None:
+    """A deadline of fifteen minutes waited for again and again."""
+    bad = Arm(command=[sys.executable, str(SCRIPT), "{port}", "--never-ready"], start_s=2)
+    sweep = at_concurrencies(compared(arms={"main": arm(), "bad": bad}), [1, 2])
+    report = sweep.run(tmp_path / "run")
+    errors = [error for one in report.reports.values() for error in one.result("bad").errors]
+    assert len(errors) == 6 and sum("not ready within 2 s" in error for error in errors) == 3
+
+
+def test_points_of_a_file_that_build_equal_arms_share_them(tmp_path: Path) -> None:
+    """Every trial of the second point refused, because its arms are equal and not the same."""
+    points = {
+        name: compared(name=name, arms={"main": arm(), "mine": arm()}, workload=replace(PROMPTS, seed=seed))
+        for seed, name in enumerate(("short", "long"))
+    }
+    report = Sweep(name="both", experiments=points).run(tmp_path / "run")
+    assert not report.failed and report.reports["long"].findings.trials == 9
+
+
+def test_points_may_have_different_numbers_of_blocks(tmp_path: Path) -> None:
+    """A crash at the block that only one point has."""
+    arms = {"main": arm(), "mine": arm()}
+    points = {"three": compared(name="three", arms=arms), "four": compared(name="four", arms=arms, blocks=4)}
+    report = Sweep(name="both", experiments=points).run(tmp_path / "run")
+    assert [one.findings.blocks for one in report.reports.values()] == [3, 4]

@@ -25,7 +25,7 @@ from omnilab.experiment.analysis.effects import (
 from omnilab.experiment.analysis.findings import Effect, Findings, Moved, Variant
 from omnilab.experiment.analysis.moved import moved_counters, moved_spans, per_stage, unsettled
 from omnilab.experiment.analysis.prediction import predicted_of
-from omnilab.experiment.analysis.table import PER_AUDIO, Table, lost_spans, mean, too_low
+from omnilab.experiment.analysis.table import LENGTHS_DECIDE, PER_AUDIO, Table, lost_spans, mean, too_low
 from omnilab.experiment.design import AGAIN, FACTORIALS
 from omnilab.experiment.results import aborted
 from omnilab.experiment.statistics import estimate
@@ -162,6 +162,8 @@ class _Known:
             return findings.UNSETTLED if unsettled(self.table, c) else findings.NO_EFFECT
         if run["design"] in FACTORIALS:
             return CELL if self.cells else findings.NO_MAINS
+        if self.table.per_audio and run["primary"] in LENGTHS_DECIDE:
+            return findings.LENGTHS_DIFFER
         said = verdict_of(effect, run["primary"], run["margin"], self.withheld, decided)
         due = sum(name in run["orders"][block] for block in self.table.blocks)
         clear = said.startswith((findings.FASTER, findings.SLOWER, findings.EQUIVALENT))
@@ -236,7 +238,11 @@ def _notes(found: Findings, table: Table) -> list[str]:
         notes.append(f"A/A: p = {same.p:.3g} on {found.primary}: distrust effects near the noise band")
     if found.per_audio:
         several = ", ".join(found.per_audio)
-        notes.append(f"audio lengths differ between trials of the same requests: {several} are per audio second")
+        means = ", ".join(f"{name} {_mean_audio(table, name):.2f} s" for name in table.names if table.of(name))
+        notes.append(
+            f"audio lengths differ between trials of the same requests (mean of a request: {means}): {several} are "
+            "per audio second"
+        )
     for why, count in found.disturbed.items():
         notes.append(f"{count} of {found.trials} trials were disturbed: {why}")
     if all(v.output == findings.NOT_COMPARED for v in found.variants if v.against):
@@ -256,6 +262,10 @@ def _notes(found: Findings, table: Table) -> list[str]:
         said = ", ".join(f"{count:,} of {loop}" for loop, count in sorted(lost.items()))
         notes.append(f"spans that the rings did not hold: {said}: span sums there are too low")
     return notes
+
+
+def _mean_audio(table: Table, name: str) -> float:
+    return mean([seconds for row in table.of(name) for seconds in row["per_request"]["audio_s"]]) or 0.0
 
 
 def _most_on_a_thread(numbers: Mapping[str, int], inline: bool) -> int:

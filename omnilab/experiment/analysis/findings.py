@@ -16,6 +16,7 @@ NO_EFFECT, FAILED_GATE, NOT_MEASURED, BASELINE = "had no effect", "failed the ga
 TOO_FEW, WITHHELD = "no verdict below 5 blocks", "withheld: the baseline differs from itself"
 
 NO_BASELINE, NO_COMPARISON = "withheld: no A/A to judge noise by", "no comparison: what it is compared with failed"
+LENGTHS_DIFFER = "withheld: audio lengths differ; ask for audio_throughput"
 NO_MAINS = "no verdict: a cell is missing"
 UNSETTLED = "no verdict: too few blocks to tell whether it took part"
 
@@ -24,7 +25,8 @@ SUB_ADDITIVE, SUPER_ADDITIVE, NO_INTERACTION = "sub-additive", "super-additive",
 
 # Classes of the output gate.
 SAME, OTHER_SAMPLES = "same output", "same work, other samples"
-OTHER_LENGTHS = "same text, other audio lengths"  # of servers only: there speeds are per audio second
+# Of servers that do not repeat, or need not: with other lengths, times are per audio second.
+OTHER_TEXT, OTHER_LENGTHS = "same work, other text", "other audio lengths"
 BATCH_SHAPE, OTHER_OUTPUT, OTHER_WORK, NOT_COMPARED = (
     "batch-shape numerics", "other output", "other work", "not compared",
 )  # fmt: skip

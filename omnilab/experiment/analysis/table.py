@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from statistics import median
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +18,7 @@ Array: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = Mapping[str, Any]
 BASE = "both baseline trials"  # column of their mean
 PER_AUDIO = ("wall_s", "e2el_ms", "cpu_s")  # what is per audio second where audio lengths differ
+LENGTHS_DECIDE = ("request_throughput", "output_throughput")  # what shorter audio makes better
 
 
 class Table:
@@ -72,8 +75,11 @@ class Table:
         value = row["metrics"].get(metric)
         if value is None or not self.counts_per_audio(metric):
             return value
-        seconds = (row["metrics"]["audio_throughput"] or 0.0) * (row["metrics"]["wall_s"] or 0.0)
-        return value / seconds if seconds else None
+        seconds = row["per_request"]["audio_s"]
+        if metric in row["per_request"]:  # a median over requests, each over its own seconds
+            pairs = zip(row["per_request"][metric], seconds, strict=True)
+            return median([one / length for one, length in pairs if one is not None and length] or [math.nan])
+        return value / total if (total := sum(length or 0.0 for length in seconds)) else None
 
     def logs(self, metric: str) -> Array:
         """Return the logs of a metric; what is not positive is missing, and what lost spans have made too small."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,29 @@ class SweepReport:
 
     def header(self) -> list[str]:
         """Return the columns' titles."""
-        counts = [f"{name} (law)" for name in laws.EXPLAINED]
-        return ["point", "variant", *(TITLES[m] for m in COLUMNS), "underrun s", "memory MiB", "verdict", *counts]
+        counts = [f"{name} (law)" for name in self._counted]
+        titles = [TITLES[m] for m in self._metrics]
+        return ["point", "variant", *titles, "underrun s", "memory MiB", "verdict", *counts]
+
+    @property
+    def _metrics(self) -> list[str]:
+        """Columns: the verdicts' metric first where it is none of the usual; of servers what their reports show."""
+        found = list(dict.fromkeys(report.findings.primary for report in self.reports.values()))
+        usual = [m for report in self.reports.values() if report.run.get("arms") for m in report.findings.metrics]
+        usual = usual or list(COLUMNS)
+        return list(dict.fromkeys([*(m for m in found if m not in usual), *usual]))
+
+    @property
+    def _counted(self) -> list[str]:
+        """Counts that any point predicts."""
+        several = (variant.predicted for report in self.reports.values() for variant in report.findings.variants)
+        return list(laws.EXPLAINED) if any(several) else []
 
     def rows(self) -> list[list[str]]:
         """Return a row a point and variant."""
         return [
-            [point, variant.name, *_ratios(report, variant), *_player_and_memory(report, variant.name),
-             verdict_text(variant), *_counts(variant)]
+            [point, variant.name, *_ratios(report, variant, self._metrics), *_player_and_memory(report, variant.name),
+             verdict_text(variant), *(_counts(variant) if self._counted else ())]
             for point, report in self.reports.items()
             for variant in report.findings.variants
         ]  # fmt: skip
@@ -73,7 +88,7 @@ class SweepReport:
         lines = [f"# {self.name}", "", NOTE, ""]
         lines += ["| " + " | ".join(self.header()) + " |", "|" + "---|" * len(self.header())]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows()]
-        lines += ["", *(f"- `{name}`: {text}." for name, text in laws.EXPLAINED.items())]
+        lines += ["", *(f"- `{name}`: {laws.EXPLAINED[name]}." for name in self._counted)]
         lines += [f"- [{point}](<{point}/report.md>)" for point in self.reports]
         return "\n".join(lines) + "\n"
 
@@ -118,13 +133,16 @@ STYLE = (
 )
 
 
-def _ratios(report: Report, variant: Variant) -> list[str]:
-    if variant.against is None:
-        means = (report.findings.baseline.get(metric) for metric in COLUMNS)
-        return ["-" if value is None else short(value) for value in means]
+def _ratios(report: Report, variant: Variant, metrics: Sequence[str]) -> list[str]:
+    found = report.findings
     if variant.verdict == FAILED_GATE:
-        return [FAILED_GATE] * len(COLUMNS)
-    return [ratio_text(variant.effects.get(metric)) for metric in COLUMNS]
+        return [FAILED_GATE] * len(metrics)
+    if variant.against is None:
+        means = ["-" if (value := found.baseline.get(m)) is None else short(value) for m in metrics]
+    else:
+        means = [ratio_text(variant.effects.get(m)) for m in metrics]
+    per_audio = [m in found.per_audio and text != "-" for m, text in zip(metrics, means, strict=True)]
+    return [f"{text} an audio second" if each else text for text, each in zip(means, per_audio, strict=True)]
 
 
 def _player_and_memory(report: Report, name: str) -> list[str]:

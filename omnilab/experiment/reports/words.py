@@ -63,7 +63,7 @@ def heading(run: Row, ours: Findings) -> list[str]:
     if again is not None:
         level = "" if again.p is None else f", p = {again.p:.2g}"
         lines.append(f"Noise (A/A, the baseline over itself) in {TITLES[ours.primary]}: {ratio_text(again)}{level}")
-    means = ", ".join(f"{TITLES[m]} {amount(ours.baseline[m], m)}" for m in ours.metrics)
+    means = ", ".join(f"{title(ours, m)} {amount(ours.baseline[m], m)}" for m in ours.metrics)
     return [*lines, f"{ours.baseline_name}, means: {means}"]
 
 
@@ -112,13 +112,14 @@ def effect_lines(ours: Findings) -> list[str]:
         if effect is None:
             continue
         parts = [
-            f"{TITLES[ours.primary]} {amount(effect.before, ours.primary)} -> {amount(effect.after, ours.primary)}",
+            f"{title(ours, ours.primary)} {amount(effect.before, ours.primary)} -> "
+            f"{amount(effect.after, ours.primary)}",
             f"p = {_p(effect.p)}, adjusted {_p(effect.p_adjusted)}",
             f"with trials beyond 5 MAD clipped {effect.clipped:.2f}" if effect.clipped is not None else "",
         ]
         lines.append(f"**{variant.name}**: " + "; ".join(part for part in parts if part))
         others = [
-            f"{TITLES[m]} {ratio_text(e)} ({amount(e.before, m)} -> {amount(e.after, m)})"
+            f"{title(ours, m)} {ratio_text(e)} ({amount(e.before, m)} -> {amount(e.after, m)})"
             for m, e in variant.effects.items()
             if m != ours.primary and e.p_adjusted is not None and e.p_adjusted <= 0.05
         ]
@@ -140,15 +141,17 @@ def _said_of(variant: Variant) -> list[str]:
     lines = [f"trials failed: {count} x {error}" for error, count in Counter(variant.errors).items()]
     if variant.verdict == findings.FAILED_GATE:
         return [*lines, f"failed the gate ({variant.output}), no speed: {variant.difference}"]
-    if variant.output == findings.BATCH_SHAPE:
-        lines.append(f"batch-shape numerics: {variant.difference}")
+    if variant.difference is not None:
+        lines.append(f"{variant.output}: {variant.difference}")
     if variant.growth is not None:
         lines.append(f"host work a chunk-consuming Talker step, last tenth over first tenth: {variant.growth:.1f}")
     if variant.against is None or variant.verdict == findings.NOT_MEASURED:
         return lines
     if variant.verdict == findings.NO_EFFECT:
         return [*lines, f"had no effect: no counter differs from {variant.against} by more than its own two trials do"]
-    lines.append("counted: " + moved_text(variant.counters, ""))
+    if not (ours_counts := moved_text(variant.counters, "")) and not variant.toggles:
+        return lines  # an arm: it shows neither counters nor spans
+    lines.append("counted: " + (ours_counts or "nothing that differs for certain"))
     spans = moved_text(variant.spans, " ms")
     return [*lines, f"spans (exploratory): {spans}" if spans else "no span sum moved beyond the noise"]
 

@@ -1,0 +1,52 @@
+"""Workers and model runners: vLLM-Omni's logic over vLLM's CPU runner.
+
+Of a runner's bases vLLM-Omni's come first, so that its `super()` lands in vLLM's CPU runner and not in the GPU one.
+"""
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import vllm.v1.worker.cpu.shm  # noqa: F401  # isort: skip  # vLLM's CPU worker wants it first
+import torch
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm_omni.worker.gpu_ar_model_runner import GPUARModelRunner
+from vllm_omni.worker.gpu_generation_model_runner import GPUGenerationModelRunner
+from vllm_omni.worker.mixins import OmniWorkerMixin
+
+
+class _NoGraphs:
+    def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.compilation_config.max_cudagraph_capture_size = 0  # None on a CPU, and vLLM-Omni takes a maximum over it
+        super().load_model(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class AutoregressiveRunner(_NoGraphs, GPUARModelRunner, CPUModelRunner):
+    """Steps of Thinker and Talker."""
+
+
+class GenerationRunner(_NoGraphs, GPUGenerationModelRunner, CPUModelRunner):
+    """Steps of Code2Wav."""
+
+
+class _OmniWorker(OmniWorkerMixin, CPUWorker):
+    model_runner_cls: type  # vLLM-Omni looks for this name
+
+    def init_device(self) -> None:
+        self.use_v2_model_runner = False  # vLLM-Omni's runners extend the first
+        super().init_device()
+        self.model_runner = self.model_runner_cls(self.vllm_config, torch.device("cpu"))
+
+
+class AutoregressiveWorker(_OmniWorker):
+    """Worker of Thinker and Talker."""
+
+    model_runner_cls = AutoregressiveRunner
+
+
+class GenerationWorker(_OmniWorker):
+    """Worker of Code2Wav."""
+
+    model_runner_cls = GenerationRunner

@@ -1,0 +1,215 @@
+"""The real vLLM-Omni, where OMNILAB_VLLM_OMNI_PYTHON names an environment's Python that has it: `make test-vllm-omni`.
+
+One server serves all: the four toggles and the wrong side switch live.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from omnilab.experiment.gate import compare
+from omnilab.launch import SHARED, port_is_free
+from omnilab.model.folder import write_folder
+from omnilab.model.weights import quiet
+from omnilab.prompt import Prompt, Sampling
+from omnilab.toggle import EXACT_ALL
+from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, WRONG, Board, since
+from omnilab.vllm_omni.deploy import Deploy
+from omnilab.vllm_omni.server import ServerSpec, serving
+from omnilab.vllm_omni.subject import OmniServer, Sides, Subject
+from omnilab.vllm_omni.toggles import TOGGLES, UNSAFE
+from omnilab.workload import Workload
+
+PYTHON = os.environ.get("OMNILAB_VLLM_OMNI_PYTHON")
+pytestmark = [
+    pytest.mark.skipif(PYTHON is None, reason="set OMNILAB_VLLM_OMNI_PYTHON, or `make test-vllm-omni`"),
+    pytest.mark.timeout(900),
+]
+FOUR = [toggle.name for toggle in TOGGLES]
+OFF, ON = dict.fromkeys(FOUR, BASELINE), dict.fromkeys(FOUR, OPTIMIZED)
+SAMPLING = Sampling(max_text_tokens=24, max_frames=59, ignore_eos=True, temperature=0.0, seed=11)
+WORDS = "The quick brown fox jumps over the lazy dog and then tells a long story about it. " * 2
+T = SAMPLING.max_text_tokens
+# Counters that only this toggle moves: in the baseline, then optimized. Chunk 0 takes the first two tokens.
+MOVED = {
+    "async_save": {("thinker", "engine", "chunks_built"): (T - 1, 0), ("thinker", "send", "chunks_built"): (0, T - 1)},
+    "prefill_only_hidden_states": {
+        ("thinker", "send", "hidden_rows_resent"): (T - 2, 0),
+        ("thinker", "send", "ids_resent"): (sum(range(3, T + 1)), 0),
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server of `parity`, and after the module: nothing of it is left."""
+    assert PYTHON is not None
+    folder = tmp_path_factory.mktemp("vllm-omni")
+    deploy, board = Deploy(executor="mp", max_model_len=2048), Board.create(folder / "board")
+    board.switch({"greedy_codes": OPTIMIZED})
+    spec = ServerSpec(
+        python=Path(PYTHON), model=write_folder("parity", folder / "parity"),
+        deploy=deploy.write(folder / "deploy.yaml"), folder=folder, board=board, environment=deploy.environment,
+        start_s=800,
+    )  # fmt: skip
+    with serving(spec) as server:
+        yield server
+        below = server.process.processes()
+    assert len(below) >= 7  # an API server, three engines, three workers
+    assert not any(psutil.pid_exists(process.pid) for process in below)
+    assert port_is_free(int(server.url.rsplit(":", 1)[1]))
+    assert not [path for path in SHARED.iterdir() if any(request in path.name for request in board.requests())]
+
+
+@pytest.fixture(scope="module")
+def ask(served):
+    """Makes one request under sides; returns its record and what was counted."""
+    assert served.board is not None
+
+    def asked(sides, *, prompt=WORDS, sampling=SAMPLING, times=1):
+        server = OmniServer(served.url, served.name)
+        served.board.switch(sides)
+        before = served.board.counts()
+        trial = server.run(Workload.prompts([Prompt(text=prompt)] * times, sampling))
+        assert [record.error for record in trial.records] == [None] * times
+        return trial.records, since(before, served.board.counts())
+
+    return asked
+
+
+def output(record):
+    """What must stay equal."""
+    return record.text, hashlib.sha256(np.asarray(record.audio).tobytes()).hexdigest()
+
+
+def counted(counts):
+    """Counters that do not depend on how long a stage waited."""
+    return Counter({row[:3]: row.value for row in counts.counters if "idle" not in row.counter})
+
+
+@pytest.fixture(scope="module")
+def off(ask):
+    """The request with all four off."""
+    return ask(OFF)
+
+
+@pytest.fixture(scope="module")
+def on(ask):
+    """The request with all four on."""
+    return ask(ON)
+
+
+def test_a_request_gets_its_text_and_all_its_frames(off):
+    ((record,), _) = off
+    assert record.output_tokens == T
+    assert record.text
+    assert len(record.audio_times_s) == 4  # chunks of 4, 25, 25 and 5 frames
+    assert 58 * 1920 < sum(record.audio_samples) <= 59 * 1920  # a window's edge is cut
+
+
+def test_each_token_is_the_best_of_transformers_as_far_as_bfloat16_tells(off, tmp_path):
+    import torch
+    from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
+
+    folder = write_folder("parity", tmp_path / "parity")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    turns = [{"role": "user", "content": WORDS}]
+    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    ((record,), _) = off
+    vocabulary = tokenizer.get_vocab()
+    tokens = [vocabulary["\u0120" + word] for word in record.text.split()]
+    with quiet(), torch.inference_mode():
+        model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16)
+        logits = model.thinker(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :].float()
+    behind = logits.amax(-1) - logits[torch.arange(T), torch.tensor(tokens)]
+    assert record.input_tokens == len(prompt)
+    assert len(tokens) == T
+    # bfloat16 moves transformers' own logits by up to 1.4 where it flips an expert; a random id is 4 or more behind
+    assert behind.max() <= 1.5, behind.tolist()
+    assert (behind == 0).sum() >= 3 * T // 4, behind.tolist()
+
+
+def test_all_on_is_all_off(off, on):
+    assert output(on[0][0]) == output(off[0][0])
+
+
+def test_another_prompt_is_another_answer(ask, off):
+    (record,), _ = ask(OFF, prompt=WORDS + "Why?")
+    assert output(record)[0] != output(off[0][0])[0]
+    assert output(record)[1] != output(off[0][0])[1]
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_each_toggle_alone_keeps_the_output_and_moves_its_own_counters(ask, off, name):
+    (record,), counts = ask({**OFF, name: OPTIMIZED})
+    assert output(record) == output(off[0][0])
+    before, now = counted(off[1]), counted(counts)
+    changed = {key for key in before.keys() | now.keys() if before[key] != now[key]}
+    own = {
+        "async_save": {"chunks_built"},
+        "prefill_only_hidden_states": {
+            "hidden_rows_resent", "ids_resent", "hidden_rows_accumulated", "ids_accumulated", "elements_visited",
+        },
+        "idle_skip": set(),
+        "shallow_merge": {"elements_visited"},
+    }  # fmt: skip
+    assert {counter for _, _, counter in changed} == own[name]
+    for key, (baseline, optimized) in MOVED.get(name, {}).items():
+        assert (before[key], now[key]) == (baseline, optimized)
+    updates = counts.total("updates_while_idle")
+    assert updates == 0 if name == "idle_skip" else updates == counts.total("idle_steps") > 0
+
+
+def test_with_all_on_nothing_of_the_baselines_is_done(on):
+    _, counts = on
+    for counter in ("hidden_rows_resent", "ids_accumulated", "elements_visited", "updates_while_idle"):
+        assert counts.total(counter) == 0
+    assert counts.total("merges") > 0
+
+
+def test_requests_side_by_side_get_what_they_get_alone(ask, off):
+    records, _ = ask({**ON, "prefill_only_hidden_states": BASELINE}, times=3)
+    assert {output(record) for record in records} == {output(off[0][0])}
+
+
+def test_a_side_that_is_wrong_on_purpose_is_seen_in_the_output(ask, off):
+    (record,), counts = ask({**OFF, "prefill_only_hidden_states": WRONG})
+    assert counts.total("rows_dropped") == 1
+    assert output(record)[0] == output(off[0][0])[0]
+    assert output(record)[1] != output(off[0][0])[1]
+
+
+def test_as_a_subject_it_gives_trials_like_the_labs(served):
+    subject = Subject(served, served.board, OmniServer(served.url, served.name))
+    subject.apply(Sides((TOGGLES[1],)))
+    trial = subject.run(Workload.random(num_prompts=2, input_len=40, output_len=8, frames=12, max_concurrency=2))
+    assert trial.metrics["completed"] == 2
+    assert trial.metrics["output_tokens"] == 16
+    assert trial.metrics["ttft_ms"] is not None
+    assert min(trial.cpu_s.values()) > 0
+    assert set(trial.cpu_s) == {"server", "thinker", "talker", "code2wav"}
+    counted = {(row.stage, row.thread, row.counter): row.value for row in trial.counter_rows}
+    assert trial.occupants["server"] == Sides((TOGGLES[1],)).occupants()
+    assert ("thinker", "send", "hidden_rows_resent") not in counted
+    assert counted["thinker", "engine", "chunks_built"] == 2 * 7
+
+
+def test_the_gate_lets_the_optimized_sides_through_and_stops_the_wrong_one(served):
+    subject = Subject(served, served.board, OmniServer(served.url, served.name))
+    work = Workload.prompts([Prompt(text=WORDS)], SAMPLING)
+    trials = {}
+    for name, sides in (("off", Sides()), ("on", Sides(TOGGLES)), ("wrong", Sides((UNSAFE,)))):
+        subject.apply(sides)
+        trials[name] = subject.run(work)
+    through, stopped = (compare(trials[name], trials["off"], EXACT_ALL, 90.0) for name in ("on", "wrong"))
+    assert through.difference is None
+    assert stopped.difference is not None
+    assert stopped.difference.what == "samples"
