@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -43,5 +44,5 @@ def test_bad_input_is_refused_before_a_server_starts(tmp_path: Path) -> None:
 
 def test_versions_are_those_of_the_servers_environment(tmp_path: Path) -> None:
     """The client's torch taken for the server's."""
-    assert versions_of(HERE)["omnilab"] == "0.1.0" and "vllm-omni" not in versions_of(HERE)
+    assert versions_of(HERE)["transformers"] == version("transformers") and "vllm-omni" not in versions_of(HERE)
     assert versions_of(tmp_path / "python") == {}
