@@ -87,9 +87,9 @@ class Reply:
     end_ns: int = 0
     status: int | None = None
     content_type: str = ""
-    framed: bool = True  # does HTTP say where the body ends? Else the end of the connection may be a cut
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     fault: Fault | None = None
+    framed: bool = True  # does HTTP say where the body ends? Else the end of the connection may be a cut
 
 
 def request_to(to: Address, path: str, length: int, headers: Sequence[tuple[str, str]]) -> h11.Request:

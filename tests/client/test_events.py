@@ -91,3 +91,13 @@ def test_a_large_event_costs_no_more_in_small_reads():
     small, whole = cost(data, 1 << 16), cost(data, len(data))
     assert small[0] < 0.25  # tens of milliseconds; with a scan of all that came at each read, seconds
     assert small[1] < 4 * whole[1] + 0.5
+
+
+def test_without_a_length_the_end_of_the_connection_may_be_a_cut():
+    """A server that dies in the middle of its sound, after a finish reason, over HTTP that says no length."""
+    data = b"".join(answer()[:-1])  # all but [DONE]
+    for framed, fault in ((True, None), (False, "cut: the stream ended with no [DONE], and HTTP said no length")):
+        one = reply([(1.0, data)])
+        one.framed = framed
+        record, *_ = record_of(one, index=0, name="r", began_ns=0)
+        assert record.error == fault
