@@ -13,7 +13,6 @@ import psutil
 import pytest
 import torch
 
-
 # A shell that starts the tests in the background makes SIGINT ignored, and every process that they start inherits that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
