@@ -247,16 +247,16 @@ class ProcessStages:
         self._closing = True
         for stage in self._connections:
             self.send(stage, m.Close())
+        workers = [worker for process in self._processes.values() for worker in _children(process.pid)]
         for process in self._processes.values():
-            workers = _children(process.pid)
             end_process(process)
-            for worker in workers:
-                _end_worker(worker)
+        self._folder.destroy()  # before the wait for workers: who kills us in it leaves no stage that would do it
+        for worker in workers:
+            _end_worker(worker)
         if self._events.is_alive() and self._events is not threading.current_thread():
             self._events.join(5)
         for connection in self._connections.values():
             connection.close()
-        self._folder.destroy()
 
     def _start(self, specs: dict[str, StageSpec], recipe: Recipe) -> None:
         bells = [Doorbell() for _ in EDGES]
