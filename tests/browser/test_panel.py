@@ -62,7 +62,7 @@ def press_and_type(page: Any) -> None:
     page.locator("button.mod-active", has_text="shallow_merge").wait_for()
     jupyter.type_numbers(page, {0: 99_999})
     page.locator("span", has_text="must lie between 1 and 4,000, not 99,999").wait_for()
-    assert run.is_disabled()
+    jupyter.wait_for(run.is_disabled, 10, lambda: "Run stays enabled")  # its own message comes after the text's
     jupyter.type_numbers(page, {0: 40, 1: 6, 4: 2})  # input tokens, output tokens, pairs
     jupyter.wait_for(run.is_enabled, 10, lambda: "Run stays disabled")
 
@@ -77,7 +77,8 @@ def first_run(page: Any) -> dict[str, float]:
     token.wait_for()
     token_s = time.monotonic() - clicked
     page.get_by_text(re.compile("^#1 done in")).wait_for()
-    assert page.locator(".jp-OutputArea audio").count() == 3  # live, base, other
+    players = page.locator(".jp-OutputArea audio")  # live, base, other
+    jupyter.wait_for(lambda: players.count() == 3, 10, lambda: f"{players.count()} players")
     return {"the first update": update_s, "the first token shown": token_s}
 
 
