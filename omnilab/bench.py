@@ -95,7 +95,15 @@ def bench(
         _refuse_served_only(modalities, extra_body)
         subject = _in_process(model or "thin", recipe, workload)
     else:
-        subject = _served(url, model, api_key, read_object(extra_body), read_modalities(modalities), timeout, tokenizer)
+        subject = _served(
+            url,
+            model,
+            api_key,
+            read_object("--extra-body", extra_body),
+            read_modalities(modalities),
+            timeout,
+            tokenizer,
+        )
     setting = Setting(
         backend=IN_PROCESS if url is None else BACKEND, model="",
         tokenizer=None if tokenizer is None else str(tokenizer),

@@ -53,14 +53,14 @@ def read_modalities(text: str) -> list[str]:
     return found
 
 
-def read_object(text: str | None) -> dict[str, Any]:
-    """Return a JSON object; {} for None."""
+def read_object(name: str, text: str | None) -> dict[str, Any]:
+    """Return a JSON object; {} for None. BadInput begins with the name."""
     try:
         found = json.loads(text or "{}")
     except ValueError as error:
-        raise BadInput(f"--extra-body: no JSON: {error}") from None
+        raise BadInput(f"{name}: no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadInput("--extra-body: must be a JSON object, such as '{\"top_p\": 0.9}'")
+        raise BadInput(f"{name}: must be a JSON object, such as '{{\"top_p\": 0.9}}'")
     return found
 
 

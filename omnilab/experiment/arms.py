@@ -201,7 +201,7 @@ def served(arm: Arm, log: Path) -> Iterator[Served]:
 def _driver(arm: Arm, url: str, model: str) -> Server:
     return Server(
         url, model, api_key=arm.api_key, extra_body=arm.extra_body, modalities=arm.modalities, timeout_s=arm.request_s,
-        tokenizer=None if arm.tokenizer is None else Path(arm.tokenizer),
+        tokenizer=arm.tokenizer,
     )  # fmt: skip
 
 

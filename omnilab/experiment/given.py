@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omnilab.client.values import read_object
 from omnilab.errors import BadInput
 from omnilab.experiment.arms import Arm
 from omnilab.experiment.experiment import Experiment
@@ -41,8 +41,6 @@ def changed(
     workload = ours.workload
     if any(value is not None for value in lengths.values()):
         workload = resized(workload, in_all)
-    for count in together:
-        workload = in_flight(workload, count)
     if together:
         workload = in_flight(workload, together[0])
     ours = replace(ours, **changes, workload=workload)
@@ -71,7 +69,7 @@ def arms_asked(
         return {} if exact is None else {"exact": exact_of(exact)}
     fields = {name: value for name, value in settings.items() if value is not None}
     if "extra_body" in fields:
-        fields["extra_body"] = json_object("extra_body", fields["extra_body"])
+        fields["extra_body"] = read_object("extra_body", fields["extra_body"])
     arms = dict[str, Arm]()
     for text in given:
         name, equals, command = text.partition("=")
@@ -101,17 +99,6 @@ def exact_of(text: str) -> frozenset[str]:
     """Return what must stay equal; "work" is nothing but the work."""
     names = {name.strip() for name in text.split(",")} - {""}
     return frozenset() if names == {"work"} else frozenset(names)
-
-
-def json_object(name: str, text: str) -> dict[str, Any]:
-    """Return a JSON object; BadInput for anything else."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"{name}: is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BadInput(f"{name}: must be a JSON object, not {text!r}")
-    return found
 
 
 def counts_of(name: str, text: str) -> list[int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from omnilab.client.asking import TALKER
 from omnilab.prompt import Sampling
 
-_TALKER = {"temperature": 0.9, "top_k": 50, "repetition_penalty": 1.05}  # as released
 STOP_TOKEN_ID = 2150  # end of speech, as released and in `parity`
 
 
@@ -23,7 +23,7 @@ def by_stage(sampling: Sampling) -> list[dict[str, Any]]:
     thinker = {"temperature": sampling.temperature or 0.0, "max_tokens": sampling.max_text_tokens}
     codes = sampling.frame_limit + 1
     talker: dict[str, Any] = {
-        **_TALKER, "max_tokens": codes, "stop_token_ids": [STOP_TOKEN_ID], "detokenize": False,
+        **TALKER, "max_tokens": codes, "stop_token_ids": [STOP_TOKEN_ID], "detokenize": False,
     }  # fmt: skip
     if sampling.temperature is not None:
         talker["temperature"] = sampling.temperature

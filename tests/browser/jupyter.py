@@ -53,7 +53,10 @@ def laboratory(folder: Path, notebooks: Mapping[str, Any], environment: Mapping[
     finally:
         server.terminate()
         server.wait(60)
-    left = lambda: [*(leftovers()[0] - before), *stages()]  # noqa: E731
+
+    def left() -> list[object]:
+        return [*(leftovers()[0] - before), *stages()]
+
     wait_for(lambda: not left(), 60, lambda: f"left: {left()}")  # the browser's processes stay for other tests
 
 
