@@ -243,14 +243,14 @@ class ProcessStages:
         return {stage: process.pid for stage, process in self._processes.items()}
 
     def close(self) -> None:
-        """Tell the stages to end, kill those that do not, remove the edges."""
+        """Remove the edges, tell the stages to end, kill those that do not."""
         self._closing = True
+        self._folder.destroy()  # first: who is killed in what follows leaves nothing, for the stages were told to end
         for stage in self._connections:
             self.send(stage, m.Close())
         workers = [worker for process in self._processes.values() for worker in _children(process.pid)]
         for process in self._processes.values():
             end_process(process)
-        self._folder.destroy()  # before the wait for workers: who kills us in it leaves no stage that would do it
         for worker in workers:
             _end_worker(worker)
         if self._events.is_alive() and self._events is not threading.current_thread():

@@ -66,13 +66,17 @@ class Accepted:
         return 1e3 * self._ticket.queued_s
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Wait for the request's turn, then yield its events; ApiError when it fails."""
+        """Wait for the request's turn, then yield its events; ApiError when it fails.
+
+        It is counted when they end: before its client reads the end of the answer, and may ask for the metrics.
+        """
         pipe = self._service.pipe
         try:
             await self._ticket.turn()
             async with aclosing(pipe.follow(self.tracked)) as events:
                 async for event in events:
                     yield event
+            self.close()
         except ApiError:
             raise
         except Exception as error:

@@ -30,6 +30,7 @@ from omnilab.transfer.encoding import Buffer
 MAP_FROM = 64 << 10  # bytes; a smaller chunk is read faster than mapped
 _PENDING = "tmp-"
 _ROOT = "omnilab-"
+_TRIES = 100  # to remove a folder into which stages still put
 
 
 class EdgeFull(OSError):
@@ -208,8 +209,11 @@ class EdgeFolder:
         return Path(tempfile.mkdtemp(prefix="edge-", dir=self.path))
 
     def destroy(self) -> None:
-        """Remove all of it, after the stages have ended; once is enough."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove all of it; once is enough. Stages that still run find every request closed."""
+        for _ in range(_TRIES):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():  # else a put under way has landed in it meanwhile
+                break
         fd, self._lock = self._lock, -1
         if fd >= 0:
             os.close(fd)

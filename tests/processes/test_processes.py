@@ -223,6 +223,37 @@ def no_runner(spec: Any, recipe: Any) -> Any:
     raise RuntimeError("no weights today")
 
 
+@pytest.mark.parametrize("after_ms", [0, 2, 20])
+def test_an_owner_killed_while_it_closes(after_ms: int, tmp_path: Path) -> None:
+    """The stages have been told to end, as its owner has not yet cleaned up: who does?"""
+    script = tmp_path / "close.py"
+    script.write_text(
+        "import os, signal, threading, time\n"
+        "from omnilab import Pipeline\n"
+        "from omnilab.engine.topology import m\n"
+        "def kill():\n"
+        f"    time.sleep({after_ms} / 1000); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "pipe = Pipeline.open('tiny')\n"
+        "send = pipe._topology.send\n"
+        "def sent(stage, command):\n"
+        "    send(stage, command)\n"
+        "    if isinstance(command, m.Close) and stage == 'code2wav':\n"
+        "        threading.Thread(target=kill).start()\n"
+        "pipe._topology.send = sent\n"
+        "events = pipe.stream('Go on.', max_text_tokens=2000, max_frames=2000, ignore_eos=True)\n"
+        "next(events)\n"
+        "pipe.close()\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    before = leftovers()
+    owner = subprocess.run([sys.executable, script], env=environment, timeout=120, capture_output=True, text=True)
+    assert owner.returncode == -signal.SIGKILL, owner.stderr
+    deadline = time.monotonic() + 15
+    while left_since(before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left_since(before)
+
+
 @pytest.mark.parametrize("how", ["ctrl-c", "killed", "killed with its stages"])
 def test_a_pipeline_whose_owner_goes(how: str, tmp_path: Path) -> None:
     """Every stage process ends by itself and nothing is left; where all were killed, the next pipeline sweeps it."""
