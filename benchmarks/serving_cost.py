@@ -1,36 +1,35 @@
 """What serving costs a request over the pipeline in process: `python -m benchmarks.serving_cost`.
 
-The same requests on the same stages, in process and over HTTP in turns, in random order within a pair. The server and
-its client share the caller's process, and so its interpreter's lock: in life the cost is less.
+The same requests in process and over HTTP in turns, in random order within a pair. Each side has stages of its own, and
+the server a process of its own; the side that is not asked waits. Times are the caller's: of the pipeline's events in
+process, of socket reads over HTTP.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import json
-import math
 import random
-import socket
-import threading
+import statistics
+import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
-import httpx
-import uvicorn
 from scipy import stats
 
-from omnilab import AudioChunk, Pipeline, TextDelta, recipes
-from omnilab.serve.app import make_app
-from omnilab.serve.service import Served
+from omnilab import AudioChunk, Pipeline, Prompt, Sampling, TextDelta, metrics, recipes
+from omnilab.client import Server, wait_ready
+from omnilab.launch import Command, free_port, running
+from omnilab.workload import WorkItem, Workload, closed
 
 PROMPT = "Tell me about rivers. " * 20
 
 
 class Times(NamedTuple):
-    """Of one request, seconds."""
+    """Of one request."""
 
-    first_text_s: float
+    first_text_ms: float
     rtf: float
 
 
@@ -41,67 +40,64 @@ def main() -> None:
     parser.add_argument("--output-len", type=int, default=40)
     parser.add_argument("--pairs", type=int, default=12)
     arguments = parser.parse_args()
-    with Pipeline.open(arguments.model, recipe=recipes.BEST) as pipe:
-        app = make_app(pipe, Served(model=arguments.model, recipe="BEST"))
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", loop="asyncio", log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=300) as client:
-                report(measured(pipe, client, arguments.output_len, arguments.pairs), arguments)
-        finally:
-            server.should_exit = True
-            thread.join()
+    sampling = Sampling(max_text_tokens=arguments.output_len, seed=1)
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="omnilab-cost-") as folder:
+        words = (sys.executable, "-m", "omnilab.serve", "--model", arguments.model, "--port", str(port))
+        command = Command(words=words, log=Path(folder) / "server.log", port=port)
+        with running(command) as process, Pipeline.open(arguments.model, recipe=recipes.BEST) as pipe:
+            wait_ready(f"http://127.0.0.1:{port}", alive=process.ended)
+            server = Server(f"http://127.0.0.1:{port}", arguments.model)
+            report(measured(pipe, server, sampling, arguments.pairs), arguments)
 
 
-def measured(pipe: Pipeline, client: httpx.Client, output_len: int, pairs: int) -> list[tuple[Times, Times]]:
+def measured(pipe: Pipeline, server: Server, sampling: Sampling, pairs: int) -> list[tuple[Times, Times]]:
     """Return the times in process and served, a pair each."""
     found: list[tuple[Times, Times]] = []
     for number in range(pairs + 1):  # the first warms both ways up
         order = random.Random(number).sample((True, False), 2)
-        times = {way: served(client, output_len) if way else in_process(pipe, output_len) for way in order}
+        times = {way: served(server, sampling) if way else in_process(pipe, sampling) for way in order}
         found.append((times[False], times[True]))
     return found[1:]
 
 
-def in_process(pipe: Pipeline, output_len: int) -> Times:
+def in_process(pipe: Pipeline, sampling: Sampling) -> Times:
     """Answer in process."""
     began, first, last, samples = time.monotonic(), 0.0, 0.0, 0
-    for event in pipe.stream(PROMPT, max_text_tokens=output_len, seed=1):
+    for event in pipe.stream(PROMPT, max_text_tokens=sampling.max_text_tokens, seed=sampling.seed):
         if isinstance(event, TextDelta):
             first = first or time.monotonic()
         elif isinstance(event, AudioChunk):
             last, samples = time.monotonic(), samples + len(event.audio)
-    return Times(first - began, (last - began) / (samples / 24_000))
+    return Times(1e3 * (first - began), (last - began) / (samples / 24_000))
 
 
-def served(client: httpx.Client, output_len: int) -> Times:
-    """Answer over HTTP; sounds are decoded after the end, their arrival is what counts."""
-    body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": output_len, "seed": 1, "stream": True}
-    began, lines = time.monotonic(), list[tuple[float, str]]()
-    with client.stream("POST", "/v1/chat/completions", json=body) as reply:
-        lines.extend((time.monotonic(), line) for line in reply.iter_lines() if line.startswith("data: {"))
-    chunks = [(at, json.loads(line[6:])) for at, line in lines]
-    texts = [at for at, chunk in chunks if chunk.get("modality") == "text"]
-    sounds = [(at, chunk["choices"][0]["delta"]["content"]) for at, chunk in chunks if chunk.get("modality") == "audio"]
-    samples = sum((len(base64.b64decode(data)) - 44) // 2 for _, data in sounds)
-    return Times(texts[0] - began, (sounds[-1][0] - began) / (samples / 24_000))
+def served(server: Server, sampling: Sampling) -> Times:
+    """Answer over HTTP."""
+    work = Workload(requests=(WorkItem(Prompt(text=PROMPT), sampling),), arrivals=closed(1))
+    (record,) = server.run(work).records
+    first, rtf = metrics.ttft_ms(record), metrics.audio_rtf(record)
+    if first is None or rtf is None:
+        raise SystemExit(f"the server's answer lacks text or sound: {record.error}")
+    return Times(first, rtf)
 
 
 def report(pairs: list[tuple[Times, Times]], arguments: argparse.Namespace) -> None:
-    """Print the costs: means with 95 % intervals, and the least of each side, which a busy machine disturbs least."""
-    later = [1e3 * (there.first_text_s - here.first_text_s) for here, there in pairs]
-    slower = [math.log(there.rtf / here.rtf) for here, there in pairs]
+    """Print the costs: medians of the pairs with 95 % intervals, and the least of each side."""
+    later = [there.first_text_ms - here.first_text_ms for here, there in pairs]
+    slower = [there.rtf / here.rtf for here, there in pairs]
     least = [Times(*map(min, zip(*side, strict=True))) for side in zip(*pairs, strict=True)]
-    low, high = stats.ttest_1samp(later, 0.0).confidence_interval()
     print(f"BEST on {arguments.model}, {arguments.output_len} text tokens, {len(pairs)} pairs, one request at a time")
-    print(f"first text: {sum(later) / len(later):+.2f} ms [{low:+.2f}, {high:+.2f}] over in process;")
-    print(f"  least {1e3 * least[0].first_text_s:.2f} ms in process, {1e3 * least[1].first_text_s:.2f} ms served")
-    low, high = stats.ttest_1samp(slower, 0.0).confidence_interval()
-    ratio = math.exp(sum(slower) / len(slower))
-    print(f"real-time factor: {ratio:.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}] of that in process;")
+    print(f"first text: {median(later, '+.2f')} ms over in process;")
+    print(f"  least {least[0].first_text_ms:.2f} ms in process, {least[1].first_text_ms:.2f} ms served")
+    print(f"real-time factor: {median(slower, '.3f')} of that in process;")
     print(f"  least {least[0].rtf:.4f} in process, {least[1].rtf:.4f} served")
+
+
+def median(values: list[float], form: str) -> str:
+    """Return the median with its 95 % interval by order statistics: one slow pair on a busy machine moves neither."""
+    interval = stats.quantile_test(values, p=0.5).confidence_interval()
+    return f"{statistics.median(values):{form}} [{interval.low:{form}}, {interval.high:{form}}]"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from urllib.error import HTTPError, URLError
@@ -73,4 +74,7 @@ def _get(where: str, within_s: float, api_key: str | None, headers: Mapping[str,
 
 
 def _why(error: Exception) -> str:
-    return str(error.reason) if isinstance(error, URLError) else str(error) or type(error).__name__
+    reason = error.reason if isinstance(error, URLError) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"{reason} (for a certificate of your own, set SSL_CERT_FILE to its file)"
+    return str(reason) or type(error).__name__

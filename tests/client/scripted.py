@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import socket
+import ssl
 import threading
 import time
 import wave
@@ -115,11 +116,13 @@ class Scripted:
 
 
 @contextmanager
-def scripted(script: Callable[[int], Sequence[bytes | float | None]]) -> Iterator[Scripted]:
-    """Run a scripted server on a port of its own."""
+def scripted(
+    script: Callable[[int], Sequence[bytes | float | None]], context: ssl.SSLContext | None = None
+) -> Iterator[Scripted]:
+    """Run a scripted server on a port of its own; with a context, over TLS."""
     server, released = Scripted(script), threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.url = f"http{'s' if context else ''}://127.0.0.1:{listener.getsockname()[1]}"
     threads: list[threading.Thread] = []
 
     def accept() -> None:
@@ -128,6 +131,11 @@ def scripted(script: Callable[[int], Sequence[bytes | float | None]]) -> Iterato
                 connection, _ = listener.accept()
             except OSError:
                 return
+            if context is not None:
+                try:
+                    connection = context.wrap_socket(connection, server_side=True)
+                except OSError:
+                    continue  # the client does not trust us
             threads.append(threading.Thread(target=server.play, args=(connection, released)))
             threads[-1].start()
 
