@@ -28,7 +28,7 @@ from omnilab.experiment.analysis.findings import (
     Share,
     Variant,
 )
-from omnilab.experiment.reports import figures, words
+from omnilab.experiment.reports import drawing, figures, words
 from omnilab.experiment.reports.page import page
 
 BASE = "BEFORE_1378"
@@ -212,7 +212,7 @@ def test_figures_take_the_colours_of_the_page(drawn):
     for svg in drawn.values():
         assert "@media (prefers-color-scheme: dark)" in svg
         assert "currentColor" in svg
-        assert figures.INK not in svg
+        assert drawing.INK not in svg
         assert not re.search(r"(fill|stroke): #(000000|ffffff)", svg)  # seen on one kind of page only
         assert "DejaVu" not in svg
 
@@ -243,7 +243,7 @@ def test_exploratory_effects_have_no_verdict(drawn):
     assert "failed the gate" in said
     for word in (INCONCLUSIVE, EQUIVALENT, NO_EFFECT, "verdict"):
         assert word not in said
-    assert figures.BLUE not in drawn["effects-ttft_ms"]
+    assert drawing.BLUE not in drawn["effects-ttft_ms"]
 
 
 def test_what_failed_the_gate_has_no_point_even_with_a_number():
@@ -314,7 +314,7 @@ def test_without_intervals_or_values():
 
 
 def test_an_interval_as_wide_as_the_sky_leaves_the_points_apart():
-    low, high = figures._reach([effect(0.5, 1e-9, 1e9), effect(0.9, 0.8, 1.0)])
+    low, high = drawing.reach([effect(0.5, 1e-9, 1e9), effect(0.9, 0.8, 1.0)])
     assert (low, high) == (pytest.approx(0.22, abs=0.03), pytest.approx(2.2, abs=0.3))
 
 
@@ -331,7 +331,7 @@ def test_odd_names(name):
             per_stage={name: {f"talker/{name}": 2.0, "talker/forward": 1.0}},
         )
         drawings = all_figures(given)
-    assert figures._cut(name, figures.LONGEST) in " ".join(texts(drawings["effects"]))
+    assert drawing.cut(name, drawing.LONGEST) in " ".join(texts(drawings["effects"]))
     for svg in drawings.values():
         ElementTree.fromstring(svg)
     html = Outline(written(given, drawings))
@@ -340,8 +340,8 @@ def test_odd_names(name):
 
 
 def test_names_that_are_long_lose_their_middle():
-    assert figures._cut(LONG) == "prefill_only_hidde…ore besides" and figures._cut(LONG[:30]) == LONG[:30]
-    assert len(figures._cut(LONG, figures.LONGEST)) == figures.LONGEST
+    assert drawing.cut(LONG) == "prefill_only_hidde…ore besides" and drawing.cut(LONG[:30]) == LONG[:30]
+    assert len(drawing.cut(LONG, drawing.LONGEST)) == drawing.LONGEST
 
 
 def test_cells_of_a_factorial_keep_names_apart():
@@ -351,7 +351,7 @@ def test_cells_of_a_factorial_keep_names_apart():
     names.append("async_save + prefill_only_hidden_states + idle_skip + shallow_merge")
     svg = figures.effects(findings(*(variant(name, FASTER, around(0.5)) for name in names)), "wall_s")
     assert set(names) <= set(texts(svg))
-    assert float(ElementTree.fromstring(svg).get("width").removesuffix("pt")) > figures.WIDTH * figures.POINTS
+    assert float(ElementTree.fromstring(svg).get("width").removesuffix("pt")) > drawing.WIDTH * drawing.POINTS
 
 
 def test_waterfall_goes_from_the_baseline_to_all_on(drawn):
@@ -384,7 +384,7 @@ def test_two_by_two_says_what_the_gap_is(found, metric, said, coloured):
         Interaction(**{name: getattr(cells, name) for name in cells.__slots__} | {"metric": metric}), "CPU time"
     )
     assert said in " ".join(texts(svg))
-    assert (figures.VERMILION in svg) == coloured
+    assert (drawing.VERMILION in svg) == coloured
     assert "-expected" in svg
     assert {"first: 0.42", "second: 0.84", "both: 0.41", "neither: 1.00", "CPU time: first and second"} <= set(
         texts(svg)
@@ -394,7 +394,7 @@ def test_two_by_two_says_what_the_gap_is(found, metric, said, coloured):
 def test_per_stage_keeps_the_largest_and_adds_the_rest(drawn):
     said = texts(drawn["per-stage"])
     assert [text for text in said if text in figures.STAGES] == list(figures.STAGES)
-    assert {"accumulate", "vocode", "merge", "forward", figures.OTHER} <= set(said)
+    assert {"accumulate", "vocode", "merge", "forward", drawing.OTHER} <= set(said)
     assert not {"schedule", "drops_last_chunk"} & set(said)
     table = figures._table(realistic())
     total = sum(spans(BASE).values())
@@ -418,19 +418,19 @@ def test_against_length_has_a_gap_where_the_gate_failed():
 
 
 def test_places_that_lie_together_share_a_label():
-    assert figures._spaced([500, 500, 520, 2500, 8000]) == [500, 2500, 8000]
-    assert figures._spaced([4.0]) == [4.0]
+    assert drawing.spaced([500, 500, 520, 2500, 8000]) == [500, 2500, 8000]
+    assert drawing.spaced([4.0]) == [4.0]
 
 
 def test_labels_move_apart_as_little_as_it_takes():
-    assert figures._apart([5.0, 1.0], 1.0) == pytest.approx([5.0, 1.0])
-    assert figures._apart([1.0, 1.0, 9.0], 2.0) == pytest.approx([0.0, 2.0, 9.0])
-    assert figures._apart([], 2.0) == []
+    assert drawing._apart([5.0, 1.0], 1.0) == pytest.approx([5.0, 1.0])
+    assert drawing._apart([1.0, 1.0, 9.0], 2.0) == pytest.approx([0.0, 2.0, 9.0])
+    assert drawing._apart([], 2.0) == []
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.97, 1.03), (0.3, 1.1), (0.9, 40.0), (28.0, 76.0), (1e-5, 2e3)])
 def test_ticks_are_round_and_few(low, high):
-    ticks = figures._round(low, high)
+    ticks = drawing._round(low, high)
     assert 2 <= len(ticks) <= 30
     assert all(len(f"{tick:g}") <= 6 and low <= tick <= high for tick in ticks)
 
