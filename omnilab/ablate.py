@@ -81,9 +81,9 @@ def ablate(
 
     Exit: 0 done, 1 a trial or the output gate failed, 2 bad input (nothing started), 130 interrupted.
     """
-    engine = engine_asked(subject, vllm_omni_python, deploy, model)
-    default = "servers.py" if arm else "quick.py" if engine is None else "vllm_omni.py"
+    default = "servers.py" if arm else "vllm_omni.py" if subject == "vllm-omni" else "quick.py"
     ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / default)
+    engine = engine_asked(subject, vllm_omni_python, deploy, model, ours)
     together = [] if max_concurrency is None else counts_of("max_concurrency", max_concurrency)
     named = {
         "model": None if arm or engine else model, "subject": engine, "device": device, "base": base, "seed": seed,

@@ -81,18 +81,24 @@ def arms_asked(
     return {"arms": arms, **({} if exact is None else {"exact": exact_of(exact)})}
 
 
-def engine_asked(subject: str | None, python: Path | None, deploy: Path | None, model: str | None) -> VllmOmni | None:
-    """Return the engine in place of the lab's pipeline, None for the lab; BadInput for any other name."""
+def engine_asked(
+    subject: str | None, python: Path | None, deploy: Path | None, model: str | None, ours: Experiment | Sweep
+) -> VllmOmni | None:
+    """Return the engine in place of the lab's pipeline, None for the lab; BadInput for any other name.
+
+    Where the file's own subject is the engine, what is given is changed in that one.
+    """
     if subject not in (None, "lab", "vllm-omni"):
         raise BadInput(f"subject: must be lab or vllm-omni, not {subject!r}")
-    if subject != "vllm-omni":
+    from omnilab.vllm_omni.engine import VllmOmni
+
+    theirs = ours.subject if isinstance(ours, Experiment) and isinstance(ours.subject, VllmOmni) else None
+    if subject == "lab" or (subject is None and theirs is None):
         if python is not None or deploy is not None:
             raise BadInput("vllm_omni_python and deploy are for --subject vllm-omni")
         return None
-    from omnilab.vllm_omni.engine import VllmOmni
-
     given = {"python": python, "deploy": deploy, "folder": model, "on_cpu": False if deploy else None}
-    return VllmOmni(**{name: value for name, value in given.items() if value is not None})
+    return replace(theirs or VllmOmni(), **{name: value for name, value in given.items() if value is not None})
 
 
 def exact_of(text: str) -> frozenset[str]:

@@ -296,6 +296,8 @@ def test_the_plan_of_arms_says_starts_and_hours_before_anything_loads(capsys: py
         (["--subject", "sglang"], "subject: must be lab or vllm-omni"),
         (["--deploy", "mine.yaml"], "are for --subject vllm-omni"),
         (["--subject", "vllm-omni", "--vllm-omni-python", "nowhere"], "nowhere: no such program"),
+        ([str(ablate.EXPERIMENTS / "vllm_omni.py"), "--vllm-omni-python", "nowhere"], "nowhere: no such program"),
+        ([str(ablate.EXPERIMENTS / "vllm_omni.py"), "--subject", "lab", "--deploy", "x.yaml"], "are for --subject"),
         (["--subject", "vllm-omni", "--toggles", "override_rows"], "no toggle of parity on vLLM-Omni is named"),
     ],
 )
