@@ -166,6 +166,13 @@ def contrast_sd(plan: Plan) -> float:
     return AVERAGED if against_base else math.sqrt(2)
 
 
+def _measured(plan: Plan) -> str:
+    if plan.own_processes:
+        return f"{len(plan.variants)} arms"
+    ours = plan.experiment
+    return str(ours.model) if ours.subject is None else ours.subject.model
+
+
 def plan_lines(plan: Plan, noise: Noise | None, starts: bool = True) -> list[str]:
     """Say what will be done, how long it will take and what it can show, before anything is measured.
 
@@ -175,9 +182,8 @@ def plan_lines(plan: Plan, noise: Noise | None, starts: bool = True) -> list[str
     counts = plan.counts(blocks)
     started = "starts of the stage processes" if not plan.own_processes else "server starts, one after another"
     starting = f"{counts['open']} {started}" if starts else "on the same server starts"
-    subject = f"{len(plan.variants)} arms" if plan.own_processes else str(ours.model)
     lines = [
-        f"{ours.name} on {subject}, base {plan.baseline}: {plan.rule}",
+        f"{ours.name} on {_measured(plan)}, base {plan.baseline}: {plan.rule}",
         f"{counts['trial']} trials in {blocks} blocks, {counts['gate']} gate trials before them; {starting}; "
         f"plan {plan.hash[:12]}",
         f"verdict on {ours.primary}, margin {100 * ours.margin:.3g} %, error rate {LEVEL:g} over "

@@ -14,6 +14,7 @@ from omnilab import recipes
 from omnilab.errors import BadInput, ToggleUnavailable
 from omnilab.experiment.checks.verification import verify
 from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.sizing import plan_lines
 from omnilab.toggle import Toggle
 from omnilab.toggles import async_save, shallow_merge
 from omnilab.workload import Workload
@@ -57,7 +58,9 @@ def test_toggles_of_an_engine_go_through_the_protocol(small: Any, script: Any, t
 
 def test_without_names_a_design_takes_all_that_the_engine_has(small: Any, script: Any) -> None:
     """The lab's four asked of an engine that has two."""
-    plan = small(subject=Engine(script()), design="factorial").plan()
+    ours = small(subject=Engine(script()), design="factorial")
+    plan = ours.plan()
+    assert " on an engine, base all off" in plan_lines(plan, None)[0]
     assert [variant.name for variant in plan.variants] == [
         "all off", "async_save", "shallow_merge", "async_save + shallow_merge"
     ]  # fmt: skip
