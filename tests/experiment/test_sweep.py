@@ -25,7 +25,10 @@ def test_every_point_has_its_run_and_one_table_has_all(small: Any, script: Any, 
         ("long", "BEFORE_1378"),
         ("long", "async_save"),
     ]
-    assert report.rows()[1][2].startswith("0.5")
+    rows = [dict(zip(report.header(), row, strict=True)) for row in report.rows()]
+    assert rows[1]["wall time"].startswith("0.5") and rows[1]["verdict"] == "faster"
+    assert rows[0]["wall time"].endswith(" s") and rows[0]["first audio"].endswith(" ms")
+    assert '<a href="long/report.html">' in (tmp_path / "two" / "report.html").read_text()
     assert "| short | shallow_merge |" in (tmp_path / "two" / "report.md").read_text()
     assert (tmp_path / "two" / "long" / "report.md").exists() and not report.failed
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.table import Table
@@ -16,13 +17,13 @@ from omnilab.experiment.analysis.findings import FAILED_GATE, Variant
 from omnilab.experiment.analysis.table import mean
 from omnilab.experiment.reports import figures
 from omnilab.experiment.reports.report import WIDTH, Report
-from omnilab.experiment.reports.words import TITLES, ratio_text, short, verdict_text
+from omnilab.experiment.reports.words import TITLES, amount, ratio_text, verdict_text
 from omnilab.experiment.results import write_synced
 
 COLUMNS = ("wall_s", "audio_ttfp_ms", "audio_rtf", "host_ms_per_step", "cpu_s")
 NOTE = (
     "Ratios are over what each variant is compared with; a baseline has its own means. Underrun: seconds that a player "
-    "stands still, mean of the trials' medians. Memory: most resident MiB of all processes after a trial."
+    "stands still, mean of the trials' medians. Memory: most that was resident in all processes after a trial."
 )
 Axes = Mapping[str, Mapping[str, float]]
 
@@ -49,7 +50,7 @@ class SweepReport:
         """Return the columns' titles."""
         counts = [f"{name} (law)" for name in self._counted]
         titles = [TITLES[m] for m in self._metrics]
-        return ["point", "variant", *titles, "underrun s", "memory MiB", "verdict", *counts]
+        return ["point", "variant", "verdict", *titles, "underrun", "memory", *counts]
 
     @property
     def _metrics(self) -> list[str]:
@@ -68,8 +69,8 @@ class SweepReport:
     def rows(self) -> list[list[str]]:
         """Return a row a point and variant."""
         return [
-            [point, variant.name, *_ratios(report, variant, self._metrics), *_player_and_memory(report, variant.name),
-             verdict_text(variant), *(_counts(variant) if self._counted else ())]
+            [point, variant.name, verdict_text(variant), *_ratios(report, variant, self._metrics),
+             *_player_and_memory(report, variant.name), *(_counts(variant) if self._counted else ())]
             for point, report in self.reports.items()
             for variant in report.findings.variants
         ]  # fmt: skip
@@ -96,7 +97,7 @@ class SweepReport:
         """Return the text of report.html: the figures and the table."""
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.header())
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
+            f"<tr>{_link(row[0])}{''.join(f'<td>{html.escape(c)}</td>' for c in row[1:])}</tr>" for row in self.rows()
         )
         title = html.escape(self.name)
         return (
@@ -128,9 +129,13 @@ class SweepReport:
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}"
     "div{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}td,th{padding:.3rem .6rem;text-align:left;"
-    "border-bottom:1px solid #8885;white-space:nowrap}svg{max-width:100%;height:auto}"
+    "border-bottom:1px solid #8885;white-space:nowrap}a{color:inherit}svg{max-width:100%;height:auto}"
     "@media(prefers-color-scheme:dark){body{background:#161616;color:#ddd}}"
 )
+
+
+def _link(point: str) -> str:
+    return f'<td><a href="{quote(point)}/report.html">{html.escape(point)}</a></td>'
 
 
 def _ratios(report: Report, variant: Variant, metrics: Sequence[str]) -> list[str]:
@@ -138,7 +143,7 @@ def _ratios(report: Report, variant: Variant, metrics: Sequence[str]) -> list[st
     if variant.verdict == FAILED_GATE:
         return [FAILED_GATE] * len(metrics)
     if variant.against is None:
-        means = ["-" if (value := found.baseline.get(m)) is None else short(value) for m in metrics]
+        means = [amount(found.baseline.get(m), m) for m in metrics]
     else:
         means = [ratio_text(variant.effects.get(m)) for m in metrics]
     per_audio = [m in found.per_audio and text != "-" for m, text in zip(metrics, means, strict=True)]
@@ -149,7 +154,7 @@ def _player_and_memory(report: Report, name: str) -> list[str]:
     trials = report.trials(name)
     stalled = mean([line["metrics"].get("audio_underrun_s") for line in trials])
     memory = max((line["guards"]["after"]["resident_mib"] for line in trials), default=None)
-    return ["-" if stalled is None else f"{stalled:.2f}", "-" if memory is None else f"{memory:,.0f}"]
+    return ["-" if stalled is None else f"{stalled:.2f} s", "-" if memory is None else f"{memory:,.0f} MiB"]
 
 
 def _counts(variant: Variant) -> list[str]:
