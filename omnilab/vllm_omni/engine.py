@@ -66,7 +66,7 @@ class VllmOmni:
         model = resolve(self.folder)
         if isinstance(self.deploy, Path) and not self.deploy.is_file():
             raise BadInput(f"deploy: no file {self.deploy}")
-        ServerSpec(python=self.python, model=model, deploy=model / "config.json", folder=model)
+        ServerSpec(python=self.python, model=model, deploy=model / "config.json", folder=model).check()
         if any(item.prompt.image is not None for workload in workloads for item in workload.requests):
             raise BadInput("prompts with images: not tried on vLLM-Omni here; leave them out of workload and gate")
 

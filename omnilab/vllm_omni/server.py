@@ -42,7 +42,8 @@ class ServerSpec:
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise BadInput for what is not there; starts nothing."""
         if not (self.python.is_file() and os.access(self.python, os.X_OK)):
             raise BadInput(f"{self.python}: no such program; `make vllm-omni` builds the environment on a CPU")
         for path in (self.model / "config.json", self.deploy):
@@ -76,6 +77,7 @@ class Served:
 @contextmanager
 def serving(spec: ServerSpec) -> Iterator[Served]:
     """Start a server, wait until it answers, and end it. Error with the end of its log where it does not."""
+    spec.check()
     port = free_port()
     try:
         with running(spec.command(port)) as process:

@@ -112,5 +112,5 @@ def test_what_is_not_there_is_refused_before_anything_starts(spec, tmp_path):
     good = spec()
     for name, missing in (("python", tmp_path / "python"), ("model", tmp_path), ("deploy", tmp_path / "none.yaml")):
         about = {"python": good.python, "model": good.model, "deploy": good.deploy, "folder": tmp_path}
-        with pytest.raises(BadInput, match=str(missing)):
-            ServerSpec(**{**about, name: missing})
+        with pytest.raises(BadInput, match=str(missing)), serving(ServerSpec(**{**about, name: missing})):
+            pytest.fail("it was started")
