@@ -29,7 +29,7 @@ from omnilab.toggles.graphed_step import graphed_step
 TEXT = "Where do rivers begin?"
 TONE = (np.sin(np.arange(8000) / 9).astype(np.float32) * 0.3, 16_000)
 PICTURE = (np.indices((56, 84)).sum(0)[..., None] * np.array([3, 5, 7]) % 256).astype(np.uint8)
-TTS_IDS = [259, 260, 258]  # bos, eos, pad of `tiny`
+TTS_IDS, IM_END = [259, 260, 258], 257  # of `tiny`; bos, eos, pad
 SAID = {"max_text_tokens": 9, "max_frames": 12, "temperature": 0.0, "ignore_eos": True}
 
 
@@ -219,18 +219,30 @@ def test_a_token_that_does_not_come_fails_its_request_alone():
     assert "too early" in outputs[0].error
 
 
-def test_the_talker_hears_no_difference():
-    settings = {"topology": "inline", "connector": "memory", "timeout_s": 20}
-    with Pipeline.open("tiny", **settings) as pipe:
-        ours = pipe.speak(TEXT, **SAID)
-    engine = ScriptedEngine(lambda ids: list(ours.token_ids), (0, 2))
+def opened_with(engine, **settings):
+    """`tiny` inline, with a scripted engine in vLLM's place."""
 
     def make_runner(spec, recipe):
         return runner_of(engine) if spec.stage == "thinker" else network_runner(spec, recipe)
 
+    return Pipeline.open("tiny", topology="inline", connector="memory", make_runner=make_runner, **settings)
+
+
+def test_the_talker_hears_no_difference():
+    with Pipeline.open("tiny", topology="inline", connector="memory") as pipe:
+        ours = pipe.speak(TEXT, **SAID)
+    engine = ScriptedEngine(lambda ids: list(ours.token_ids), (0, 2))
     for budget in (32768, 5):
-        with Pipeline.open("tiny", **settings, make_runner=make_runner, max_num_batched_tokens=budget) as pipe:
+        with opened_with(engine, max_num_batched_tokens=budget) as pipe:
             theirs = pipe.speak(TEXT, **SAID)
             assert set(pipe.tables().values()) == {0}
         assert theirs.token_ids == ours.token_ids and theirs.text == ours.text
         assert np.array_equal(theirs.codes, ours.codes) and np.array_equal(theirs.audio, ours.audio)
+
+
+def test_our_engine_decides_where_an_answer_ends():
+    engine = ScriptedEngine(lambda ids: [10, 11, IM_END, 12, 13, 14, 15, 16, 17])
+    with opened_with(engine) as pipe:
+        speech = pipe.speak(TEXT, **SAID | {"ignore_eos": False})
+        assert set(pipe.tables().values()) == {0}
+    assert list(speech.token_ids) == [10, 11, IM_END] and len(engine.aborted) == 1

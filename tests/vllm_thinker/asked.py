@@ -50,11 +50,9 @@ def main(folder):
     settings = {"max_model_len": 1024, "timeout_s": 120, "max_num_batched_tokens": 64}
     with Pipeline.open(folder, **settings) as pipe:
         found = {"transformers": [heard(pipe.speak(text, **SAID)) for text in TEXTS]}
-        found["ended"] = [list(pipe.speak(text, **SAID | {"ignore_eos": False}).token_ids) for text in TEXTS]
     with Pipeline.open(folder, thinker="vllm", **settings) as pipe:
         processes = psutil.Process().children(recursive=True)
         found["vllm"] = [heard(pipe.speak(text, **SAID)) for text in TEXTS]
-        found["ended_vllm"] = [list(pipe.speak(text, **SAID | {"ignore_eos": False}).token_ids) for text in TEXTS]
         found["together"] = together(pipe)
         stream = pipe.stream(TEXTS[0], **SAID | {"max_text_tokens": 400})
         found["first"] = next(event.text for event in stream if isinstance(event, TextDelta))

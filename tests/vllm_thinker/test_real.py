@@ -37,10 +37,6 @@ def test_tokens_codes_and_audio_are_those_of_transformers(found):
     assert found["vllm"] == found["transformers"]
 
 
-def test_an_end_token_ends_it_where_it_ends_with_transformers(found):
-    assert found["ended_vllm"] == found["ended"]
-
-
 def test_two_at_once_answer_as_one_by_one(found):
     assert found["together"] == found["transformers"]
 
