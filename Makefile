@@ -34,7 +34,7 @@ results: $(VENV)/.dev
 vllm-omni: $(OMNI)/.ready
 
 test-vllm-omni: $(VENV)/.dev $(OMNI)/.ready
-	OMNILAB_VLLM_OMNI_PYTHON=$(abspath $(OMNI)/bin/python) $(BIN)/python -m pytest tests/vllm_omni $(ARGS)
+	OMNILAB_VLLM_OMNI_PYTHON=$(abspath $(OMNI)/bin/python) $(BIN)/python -m pytest tests/vllm_omni tests/vllm_thinker $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ from omnilab.prompt import Prompt, Sampling
 from omnilab.recipe import Recipe
 from omnilab.record import Recording
 from omnilab.speech import Event, Finished, Speech
+from omnilab.thinkers import THINKERS, ThinkerKind
 from omnilab.trial import RequestRecord, Trial
 from omnilab.workload import Workload
 
@@ -54,9 +55,17 @@ class EventStream(Iterator[Event]):
 class Pipeline:
     """Three stages. Use `Pipeline.open(...)`, and `with`, or `close()`: processes and shared memory end with it."""
 
-    def __init__(self, intake: Intake, topology: Callable[[Any], Topology], *, timeout_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        topology: Callable[[Any], Topology],
+        *,
+        timeout_s: float,
+        seed: int,
+        thinker: ThinkerKind = THINKERS["transformers"],
+    ) -> None:
         """Wire an intake and a topology together; `open` is what users call."""
-        self._intake, self._timeout_s, self._seed = intake, timeout_s, seed
+        self._intake, self._timeout_s, self._seed, self._thinker = intake, timeout_s, seed, thinker
         self.opened: dict[str, Any] = {}  # the arguments that `open` was given
         self._ids = itertools.count()
         self._tracker = Tracker(lambda stage, command: self._topology.send(stage, command))
@@ -81,14 +90,16 @@ class Pipeline:
         timeout_s: float = 60,
         seed: int = 0,
         edge_dtype: str = "bfloat16",
+        thinker: str = "transformers",
         make_runner: MakeRunner = network_runner,
     ) -> Pipeline:
         """Open a size ("tiny", "parity", "thin", "full"), a Qwen3-Omni-MoE folder or a hub id.
 
         `device` may be a dict by stage; "auto" is cuda where there is one. `dtype` None is float32 on a CPU and
         bfloat16 elsewhere. `max_num_batched_tokens` bounds the tokens of a step: longer prompts are prefilled in parts.
-        `timeout_s` bounds every wait. Raises BadInput (ModelNotFound) before any stage starts, StageFailed when one
-        does not start.
+        `timeout_s` bounds every wait. With `thinker` "vllm" a vLLM engine writes the text: greedy answers to text
+        prompts, under a recipe whose `thinker_payload` is TokenIdsOnly. Raises BadInput (ModelNotFound) before any
+        stage starts, StageFailed when one does not start.
         """
         opened = {name: value for name, value in locals().items() if name != "cls"}
         _check_sizes(
@@ -100,13 +111,17 @@ class Pipeline:
             raise BadInput("codec_left_context_frames must not be negative and timeout_s must be positive")
         _check_one_of("topology", topology, TOPOLOGIES)
         _check_one_of("connector", connector, CONNECTORS)
+        _check_one_of("thinker", thinker, tuple(THINKERS))
         if topology == "processes" and connector == "memory":
             raise BadInput("the memory connector joins stages of one process: take topology='inline' or shared_memory")
-        intake = Intake.of(model, max_model_len)
+        intake, writer = Intake.of(model, max_model_len), THINKERS[thinker]
+        writer.check_pipeline(intake.folder, topology, _device(device, "thinker"))
+        writer.check_recipe(recipe)
+        runners = writer.runners(make_runner)
         specs = {
             stage: StageSpec(
                 stage=stage,
-                make_runner=make_runner,
+                make_runner=runners[stage],
                 model=str(intake.folder),
                 device=_device(device, stage),
                 dtype=dtype,
@@ -129,14 +144,15 @@ class Pipeline:
             shared = connector == "shared_memory"
             return SteppedStages(specs, recipe, on_event, shared_memory=shared, interleave_seed=order)
 
-        pipe = cls(intake, start, timeout_s=timeout_s, seed=seed)
+        pipe = cls(intake, start, timeout_s=timeout_s, seed=seed, thinker=writer)
         pipe.opened = opened
         return pipe
 
     def check(self, workload: Workload) -> None:
         """Raise what `run` would refuse a workload for, BadInput (PromptTooLong); asks no stage anything."""
         for index, item in enumerate(workload.requests):
-            self._intake.stage_requests("check", item.prompt, item.sampling, 0, str(index))
+            requests, _ = self._intake.stage_requests("check", item.prompt, item.sampling, 0, str(index))
+            self._thinker.check_request(requests["thinker"])
 
     def speak(self, prompt: str | Prompt, **sampling: Any) -> Speech:
         """Answer a prompt; keywords are those of Sampling. Raises what ended the request."""
@@ -185,6 +201,7 @@ class Pipeline:
         """Rewire with another recipe; weights stay loaded, unless `worker_link` changes. Waits for running requests."""
         if not isinstance(recipe, Recipe):
             raise BadInput(f"apply takes a Recipe, not {recipe!r}: see recipes.recipe_named and recipe_with")
+        self._thinker.check_recipe(recipe)
         self._ready()
         try:
             self._topology.apply(recipe)
@@ -297,6 +314,7 @@ class Pipeline:
         request_id = f"request-{ordinal}"
         seed, key = (sampling.seed, "") if sampling.seed is not None else (self._seed, str(index or ordinal))
         requests, num_tokens = self._intake.stage_requests(request_id, prompt, sampling, seed, key, spoken=spoken)
+        self._thinker.check_request(requests["thinker"])
         record = RequestRecord(index=index or 0, request_id=request_id, start_s=0.0, input_tokens=num_tokens)
         intake = self._intake
         return Tracked(record, requests, intake.sample_rate, intake.num_code_groups, started=time.monotonic())

@@ -80,7 +80,7 @@ class ThinkerRows:
 
     phase: Phase
     embeddings: Tensor  # [n, H]
-    hidden_states: Tensor  # [n, H]
+    hidden_states: Tensor  # [n, H]; [0, H] from a Thinker that hands none out
     tts_rows: Tensor  # [3, H]
 
 

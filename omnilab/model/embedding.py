@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,7 +24,14 @@ class TokenRows:
 
     def __call__(self, token_id: int) -> Tensor:
         """Return a token's row [Ht]."""
+        return self._read()[token_id].to(self._edge_dtype)
+
+    def rows(self, token_ids: Sequence[int]) -> Tensor:
+        """Return the rows of tokens, [n, Ht], owned."""
+        return self._read()[torch.tensor(token_ids, dtype=torch.int64)].to(self._edge_dtype)
+
+    def _read(self) -> Tensor:
         if self._table is None:
             folder, device, dtype, seed = self._source
             self._table = thinker_embedding(folder, device=device, dtype=dtype, seed=seed)
-        return self._table[token_id].to(self._edge_dtype)
+        return self._table
