@@ -18,6 +18,7 @@ from omnilab.errors import BadInput
 from omnilab.experiment.arms import Arm
 from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.given import arms_asked, changed, chosen, counts_of, engine_asked, share_of, sized
+from omnilab.experiment.perf_file import entry_asked
 from omnilab.experiment.plan import EXPERIMENTS, Plan
 from omnilab.experiment.progress import progress_to_stderr
 from omnilab.experiment.results import check_folder, strict_json
@@ -44,6 +45,10 @@ def ablate(
     max_concurrency: Annotated[
         str | None, typer.Option(help="requests in flight; several with commas between: a run each")
     ] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="JSON of vLLM-Omni's tests/dfx/perf: its lengths and points in place of these")
+    ] = None,
+    entry: Annotated[str | None, typer.Option(help="which of the workload file: TEST_NAME or TEST_NAME:N")] = None,
     blocks: Annotated[int | None, typer.Option(help="fresh sets of stage processes; 5 or more for a verdict")] = None,
     budget: Annotated[str | None, typer.Option(help="as many blocks as fit: 90s, 5m, 2h; after a short pilot")] = None,
     detect: Annotated[str | None, typer.Option(help="as many blocks as an effect of this size needs: 3%")] = None,
@@ -96,8 +101,13 @@ def ablate(
         raise BadInput("resume: name the run to go on with: --out RUN")
     changes |= chosen(toggles, design, gate_prompts)
     changes |= arms_asked(arm, exact, {"model": model, "tokenizer": tokenizer, "extra_body": extra_body}, ours)
-    lengths = {"num_prompts": num_prompts, "input_len": input_len, "output_len": output_len, "frames": frames}
-    ours = changed(ours, changes, lengths, together)
+    lengths = {"num_prompts": num_prompts, "input_len": input_len, "output_len": output_len}
+    theirs = entry_asked(workload, entry, {**lengths, "max_concurrency": max_concurrency})
+    ours = changed(ours, changes, {**lengths, "frames": None if theirs else frames}, together)
+    if theirs is not None:
+        ours = theirs.applied(ours, frames)
+        for line in theirs.instead:
+            print(f"omnilab ablate: {theirs.name}: not taken from the file: {line}", file=sys.stderr)
     if dry_run:
         if out is not None:
             check_folder(out)

@@ -28,7 +28,7 @@ def commands():
     """Commands by the page that has them first."""
     found = {}
     for page in PAGES:
-        for name, rest in COMMAND.findall(page.read_text(encoding="utf-8")):
+        for name, rest in COMMAND.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):  # a line goes on
             found.setdefault((name, rest.strip()), page.name)
     return [pytest.param(name, rest, id=f"{page}: {name} {rest}") for (name, rest), page in found.items()]
 

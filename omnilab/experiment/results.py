@@ -199,6 +199,10 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         run = json.loads((path / "run.json").read_text(encoding="utf-8"))
         text = (path / "trials.jsonl").read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
+        if points := sorted(file.parent.name for file in path.glob("*/run.json")):
+            raise RunFolderError(
+                f"{path}: is not a run folder; it holds {', '.join(points)}: name one of them"
+            ) from error
         raise RunFolderError(f"{path}: is not a run folder: {error}") from error
     if not isinstance(run, dict):
         raise RunFolderError(f"{path}: is not a run folder: run.json holds {type(run).__name__}")

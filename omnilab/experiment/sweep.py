@@ -73,14 +73,19 @@ def at_concurrencies(experiment: Experiment, several: Sequence[int]) -> Sweep:
     points = {f"c{count}": count for count in several}
     if len(points) != len(several):
         raise BadInput("max_concurrency: give each number once")
-    if experiment.arms is not None and (experiment.budget is not None or experiment.pilot):
-        raise BadInput("budget and pilot: with several numbers of requests in flight give blocks")
     workloads = {point: replace(in_flight(experiment.workload, count), seed=count) for point, count in points.items()}
+    axes = {"requests in flight": {point: float(count) for point, count in points.items()}}
+    return at_workloads(experiment, workloads, axes)
+
+
+def at_workloads(experiment: Experiment, workloads: Mapping[str, Workload], axes: Axes) -> Sweep:
+    """Return the experiment with each of several workloads, by the name of its point."""
+    if experiment.arms is not None and (experiment.budget is not None or experiment.pilot):
+        raise BadInput("budget and pilot: with several workloads for the same servers give blocks")
     experiments = {
         point: replace(experiment, name=f"{experiment.name}-{point}", workload=workload)
         for point, workload in workloads.items()
     }
-    axes = {"requests in flight": {point: float(count) for point, count in points.items()}}
     return Sweep(name=experiment.name, experiments=experiments, axes=axes)
 
 

@@ -81,6 +81,9 @@ class Answers(http.server.BaseHTTPRequestHandler):
         for number, word in enumerate(words, 1):
             usage = {"prompt_tokens": 5, "completion_tokens": number}
             self.event({"modality": "text", "choices": [{"delta": {"content": word + " "}}], "usage": usage})
+        if "audio" not in body["modalities"]:
+            self.wfile.write(b"data: [DONE]\n\n")
+            return
         data = base64.b64encode(sound(json.dumps(body["messages"]))).decode()
         last = {"delta": {"content": data}, "finish_reason": "stop"}
         self.event({"modality": "audio", "choices": [last]})

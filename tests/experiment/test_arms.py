@@ -266,7 +266,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ([*TWO, "--max-concurrency", "16"], "max_concurrency: 16 of 4 requests: give --num-prompts 16 or more"),
         (
             [*TWO, "--max-concurrency", "1,2", "--budget", "2h"],
-            "with several numbers of requests in flight give blocks",
+            "with several workloads for the same servers give blocks",
         ),
         ([*TWO, "--budget", "2h", "--dry-run"], "a dry run of arms starts nothing"),
     ],

@@ -141,6 +141,14 @@ def test_nothing_is_overwritten_and_a_zip_that_cannot_be_written_leaves_nothing(
         bundle.pack(run, tmp_path / "no folder" / "x.zip")
 
 
+def test_of_a_folder_of_several_runs_one_must_be_named(tmp_path, capsys):
+    for point in ("c1", "c4"):
+        (tmp_path / "sweep" / point).mkdir(parents=True)
+        (tmp_path / "sweep" / point / "run.json").touch()
+    assert command.main([str(tmp_path / "sweep")]) == 2
+    assert "is not a run folder; it holds c1, c4: name one of them" in capsys.readouterr().err
+
+
 def test_a_changed_file_in_a_zip_is_named(run, tmp_path, capsys):
     packed = bundle.pack(run, tmp_path / "x.zip")
     with zipfile.ZipFile(packed.path) as archive, zipfile.ZipFile(tmp_path / "y.zip", "w") as other:
