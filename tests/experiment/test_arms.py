@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from omnilab.launch import free_port, port_is_free
 from omnilab.workload import Prompt, Sampling, Workload
 
 SCRIPT = Path(__file__).with_name("served.py")
+OURS = "OMNILAB_TEST_PROCESS"  # in the environment of all that a test of this process starts
 PROMPTS = Workload.prompts([Prompt(text="How wide is the river?"), Prompt(text="And how deep?")], Sampling(seed=1))
 
 
@@ -48,17 +50,20 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def servers_alive() -> list[int]:
-    """Processes of the script, whoever started them."""
+    """Processes of the script, also those whose starters have died; not those of another test process."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if str(SCRIPT) in (process.info["cmdline"] or ()):
-            found.append(process.pid)
+            with suppress(psutil.Error):
+                if process.environ().get(OURS) == str(os.getpid()):
+                    found.append(process.pid)
     return found
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def nothing_left(monkeypatch):
     """Whatever a test does to servers, they end."""
+    monkeypatch.setenv(OURS, str(os.getpid()))
     yield
     until = time.monotonic() + 30
     while servers_alive() and time.monotonic() < until:

@@ -92,7 +92,7 @@ def test_a_side_that_sleeps_is_slower_by_what_it_sleeps(run):
     merges, steps = (trial["counters"][f"talker/{where}"] for where in ("runner/merges", "engine/steps"))
     effect = result.effects["host_ms_per_step"]
     assert result.verdict == "slower"
-    assert effect.after - effect.before == pytest.approx(1e3 * SLEEP_S * merges / steps, rel=0.5)  # all of its work
+    assert effect.after - effect.before > 0.5e3 * SLEEP_S * merges / steps  # means: other programs add to either
     least = {
         name: min(line["spans_ms"]["talker/runner/merge"] for line in report.trials(name))
         for name in ("sleeps", report.run["baseline"])
