@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,14 +26,15 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the other stages share these cores
 }
+limit_threads = torch.set_num_threads  # kept: vLLM's worker puts one that does nothing in its place
 LARGEST_BLOCK = 128  # tokens; vLLM's on a CPU, those on GPUs are smaller
 
 
 class VllmEngine:
     """Greedy tokens by id, ends left to the caller."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, engine: Any, num_threads: int) -> None:
+        self._engine, self._num_threads, self._limited = engine, num_threads, 0
 
     def submit(self, request_id: str, prompt_ids: list[int], max_tokens: int) -> None:
         """Add a request that no token ends."""
@@ -50,6 +52,9 @@ class VllmEngine:
 
     def step(self) -> Iterable[tuple[str, list[int], bool]]:
         """Run one step of all requests."""
+        if self._limited != threading.get_ident():  # vLLM's start undoes it, and OpenMP's is a thread's own
+            limit_threads(self._num_threads)
+            self._limited = threading.get_ident()
         for output in self._engine.step():
             yield output.request_id, list(output.outputs[0].token_ids), output.finished
 
@@ -108,7 +113,8 @@ def open_engine(spec: StageSpec, sizes: Any, dtype: str) -> VllmEngine:
         seed=spec.seed,
     )
     config = arguments.create_engine_config(UsageContext.LLM_CLASS)
-    return VllmEngine(LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False))
+    engine = LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
+    return VllmEngine(engine, spec.num_threads)
 
 
 def _cache_bytes(spec: StageSpec, sizes: Any, dtype: str) -> int:
