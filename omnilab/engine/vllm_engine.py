@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +25,7 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the other stages share these cores
 }
-limit_threads = torch.set_num_threads  # kept: vLLM's worker puts one that does nothing in its place
+set_num_threads = torch.set_num_threads  # kept: vLLM's worker puts one that does nothing in its place
 LARGEST_BLOCK = 128  # tokens; vLLM's on a CPU, those on GPUs are smaller
 
 
@@ -34,7 +33,7 @@ class VllmEngine:
     """Greedy tokens by id, ends left to the caller."""
 
     def __init__(self, engine: Any, num_threads: int) -> None:
-        self._engine, self._num_threads, self._limited = engine, num_threads, 0
+        self._engine, self._num_threads = engine, num_threads
 
     def submit(self, request_id: str, prompt_ids: list[int], max_tokens: int) -> None:
         """Add a request that no token ends."""
@@ -52,9 +51,7 @@ class VllmEngine:
 
     def step(self) -> Iterable[tuple[str, list[int], bool]]:
         """Run one step of all requests."""
-        if self._limited != threading.get_ident():  # vLLM's start undoes it, and OpenMP's is a thread's own
-            limit_threads(self._num_threads)
-            self._limited = threading.get_ident()
+        set_num_threads(self._num_threads)  # vLLM's start undoes it; OpenMP's is a thread's own, and threads change
         for output in self._engine.step():
             yield output.request_id, list(output.outputs[0].token_ids), output.finished
 

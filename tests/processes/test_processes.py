@@ -223,11 +223,19 @@ def no_runner(spec: Any, recipe: Any) -> Any:
     raise RuntimeError("no weights today")
 
 
+def owner_of(tmp_path: Path, source: str) -> dict[str, Any]:
+    """Return how a Python that runs `source` is started, as subprocess takes it."""
+    script = tmp_path / "owner.py"
+    script.write_text(source)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return {"args": [sys.executable, script], "env": environment, "text": True}
+
+
 @pytest.mark.parametrize("after_ms", [0, 2, 20])
 def test_an_owner_killed_while_it_closes(after_ms: int, tmp_path: Path) -> None:
     """The stages have been told to end, as its owner has not yet cleaned up: who does?"""
-    script = tmp_path / "close.py"
-    script.write_text(
+    owned = owner_of(
+        tmp_path,
         "import os, signal, threading, time\n"
         "from omnilab import Pipeline\n"
         "from omnilab.engine.topology import m\n"
@@ -242,11 +250,10 @@ def test_an_owner_killed_while_it_closes(after_ms: int, tmp_path: Path) -> None:
         "pipe._topology.send = sent\n"
         "events = pipe.stream('Go on.', max_text_tokens=2000, max_frames=2000, ignore_eos=True)\n"
         "next(events)\n"
-        "pipe.close()\n"
+        "pipe.close()\n",
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     before = leftovers()
-    owner = subprocess.run([sys.executable, script], env=environment, timeout=120, capture_output=True, text=True)
+    owner = subprocess.run(**owned, timeout=120, capture_output=True)
     assert owner.returncode == -signal.SIGKILL, owner.stderr
     deadline = time.monotonic() + 15
     while left_since(before) and time.monotonic() < deadline:
@@ -257,18 +264,16 @@ def test_an_owner_killed_while_it_closes(after_ms: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["ctrl-c", "killed", "killed with its stages"])
 def test_a_pipeline_whose_owner_goes(how: str, tmp_path: Path) -> None:
     """Every stage process ends by itself and nothing is left; where all were killed, the next pipeline sweeps it."""
-    script = tmp_path / "speak.py"
-    script.write_text(
+    owned = owner_of(
+        tmp_path,
         "from omnilab import Pipeline, recipes\n"
         "with Pipeline.open('tiny', recipe=recipes.AFTER_1378) as pipe:\n"
         "    events = pipe.stream('Go on.', max_text_tokens=2000, max_frames=2000, ignore_eos=True)\n"
         "    next(events); print('speaking', flush=True)\n"
-        "    list(events)\n"
+        "    list(events)\n",
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     before = leftovers()
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    owner = subprocess.Popen([sys.executable, script], text=True, env=environment, **pipes)
+    owner = subprocess.Popen(**owned, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert owner.stdout is not None and owner.stdout.readline() == "speaking\n"
     family = psutil.Process(owner.pid).children(recursive=True)
     assert len(family) == 6
