@@ -3,6 +3,7 @@
 switches         a byte a switch: written by the client, read by every process (no call, no lock)
 counts.PID       written by the process PID alone: counts, and times by name, a cell each by stage and thread
 requests.PID     a line a request that it sent chunks of
+codes.PID        a line a window of codes that it sent, while the switch `sent_codes` is on
 process.PID      JSON: its version of vLLM-Omni, what was installed in it, or why nothing was
 
 Light: no torch.
@@ -24,10 +25,11 @@ from omnilab.record import CounterRow, LostRow
 BOARD = "OMNILAB_VLLM_OMNI_BOARD"  # environment variable: the folder
 STAGES = ("thinker", "talker", "code2wav")  # by stage id
 BASELINE, OPTIMIZED, WRONG = 0, 1, 2
-# What 0.30.0 does by itself. `greedy_codes` is no toggle: residual codes by the largest logit, so that audio repeats.
+# What 0.30.0 does by itself. The last two are no toggles: `greedy_codes` takes residual codes by the largest logit, so
+# that audio repeats, and `sent_codes` keeps the codes that Code2Wav is sent.
 AS_SHIPPED = {
     "async_save": OPTIMIZED, "prefill_only_hidden_states": OPTIMIZED, "idle_skip": OPTIMIZED,
-    "shallow_merge": BASELINE, "greedy_codes": BASELINE,
+    "shallow_merge": BASELINE, "greedy_codes": BASELINE, "sent_codes": BASELINE,
 }  # fmt: skip
 COUNTERS = (
     ("engine", "chunks_built"), ("send", "chunks_built"),

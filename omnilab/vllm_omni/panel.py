@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 from omnilab.vllm_omni.board import AS_SHIPPED, CELLS, STAGES, counter_cell, map_file, time_cell
 
@@ -48,8 +49,12 @@ class Panel:
 
     def saw(self, request: str) -> None:
         """Leave word of a request's external id, by which its files in shared memory can be told."""
-        with open(self._folder / f"requests.{os.getpid()}", "a", encoding="utf-8") as file:
-            file.write(json.dumps(request) + "\n")
+        self.write("requests", request)
+
+    def write(self, name: str, line: Any) -> None:
+        """Add a line of JSON to this process' file of a name."""
+        with open(self._folder / f"{name}.{os.getpid()}", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
     def say(self, *installed: str, refused: str | None = None) -> None:
         """Leave word of what was installed in this process, or of why nothing was."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from omnilab.client.server import Server
 from omnilab.errors import BadInput, Error, ToggleConflict
@@ -20,6 +22,7 @@ from omnilab.toggle import Toggle, occupant_name, source_hash
 from omnilab.trial import Trial
 from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, STAGES, WRONG, Board, since
 from omnilab.vllm_omni.sampling import by_stage
+from omnilab.vllm_omni.sent_codes import Window, joined, windows
 from omnilab.vllm_omni.server import Served, ServerSpec, serving
 from omnilab.vllm_omni.toggles import TOGGLES, UNSAFE
 from omnilab.workload import Workload
@@ -95,18 +98,26 @@ class Subject:
         trial.lost_rows = [row for row in counted.times if row.number]
         trial.cpu_s = {stage: after[stage] - cpu.get(stage, 0.0) for stage in after}
         trial.occupants = {"server": occupants(self._board.sides)}
+        sent = windows(self._board.folder)
+        for record in trial.records:
+            record.codes = _codes_of(record.request_id, sent)
         return trial
+
+
+def _codes_of(request: str, sent: Mapping[str, list[Window]]) -> NDArray[np.int64] | None:
+    """Return a request's codes [frames, 16]; 0.30.0 puts words of its own before and after the id that we gave."""
+    return next((joined(of_one) for name, of_one in sent.items() if name.startswith(f"chatcmpl-{request}-")), None)
 
 
 @contextmanager
 def subject(spec: ServerSpec, *, request_s: float = 900.0) -> Iterator[Subject]:
-    """Start a server with a board and end it; residual codes are greedy, so that outputs can be compared.
+    """Start a server with a board and end it; residual codes are greedy and kept, so that outputs can be compared.
 
     Prompts of random tokens have their length by the model's own tokenizer, what the chat template adds not counted.
     """
     if spec.board is None:
         raise BadInput("a server without a board has no toggles; give one, or compare servers by their commands")
-    spec.board.switch({"greedy_codes": OPTIMIZED})
+    spec.board.switch({"greedy_codes": OPTIMIZED, "sent_codes": OPTIMIZED})
     with serving(spec) as served:
         server = OmniServer(served.url, served.name, timeout_s=request_s, tokenizer=spec.model)
         yield Subject(served, spec.board, server)

@@ -41,12 +41,10 @@ class Limits:
 class Network:
     """The three stages of one folder and the loop over them."""
 
-    def __init__(self, folder: Path, max_num_seqs: int = 4) -> None:
+    def __init__(self, folder: Path, max_num_seqs: int = 4, dtype: torch.dtype = torch.float32) -> None:
         self.config = load_config(folder)
         self.processor = InputProcessor(folder)
-        modules = {
-            s: load_stage(folder, s, device="cpu", dtype=torch.float32) for s in ("thinker", "talker", "code2wav")
-        }
+        modules = {s: load_stage(folder, s, device="cpu", dtype=dtype) for s in ("thinker", "talker", "code2wav")}
         sizes = {"max_num_seqs": max_num_seqs, "max_model_len": 2048}
         self.thinker = Thinker(modules["thinker"], self.config, **sizes)
         self.talker = Talker(modules["talker"], self.config, **sizes)

@@ -5,38 +5,22 @@ One server serves all: the four toggles and the wrong side switch live.
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import pytest
 
 from omnilab.experiment.gate import compare
-from omnilab.launch import SHARED, port_is_free
-from omnilab.model.folder import write_folder
 from omnilab.model.weights import quiet
-from omnilab.prompt import Prompt, Sampling
+from omnilab.prompt import Prompt
 from omnilab.toggle import EXACT_ALL
-from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, WRONG, Board, since
-from omnilab.vllm_omni.deploy import Deploy
-from omnilab.vllm_omni.server import ServerSpec, serving
+from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, WRONG
 from omnilab.vllm_omni.subject import OmniServer, Sides, Subject
 from omnilab.vllm_omni.toggles import TOGGLES, UNSAFE
 from omnilab.workload import Workload
+from tests.vllm_omni.conftest import FOUR, OFF, ON, REAL, SAMPLING, WORDS, output
 
-PYTHON = os.environ.get("OMNILAB_VLLM_OMNI_PYTHON")
-pytestmark = [
-    pytest.mark.skipif(PYTHON is None, reason="set OMNILAB_VLLM_OMNI_PYTHON, or `make test-vllm-omni`"),
-    pytest.mark.timeout(900),
-]
-FOUR = [toggle.name for toggle in TOGGLES]
-OFF, ON = dict.fromkeys(FOUR, BASELINE), dict.fromkeys(FOUR, OPTIMIZED)
-SAMPLING = Sampling(max_text_tokens=24, max_frames=59, ignore_eos=True, temperature=0.0, seed=11)
-WORDS = "The quick brown fox jumps over the lazy dog and then tells a long story about it. " * 2
+pytestmark = REAL
 T = SAMPLING.max_text_tokens
 # Counters that only this toggle moves: in the baseline, then optimized. Chunk 0 takes the first two tokens.
 MOVED = {
@@ -46,48 +30,6 @@ MOVED = {
         ("thinker", "send", "ids_resent"): (sum(range(3, T + 1)), 0),
     },
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    """A server of `parity`, and after the module: nothing of it is left."""
-    assert PYTHON is not None
-    folder = tmp_path_factory.mktemp("vllm-omni")
-    deploy, board = Deploy(executor="mp", max_model_len=2048), Board.create(folder / "board")
-    board.switch({"greedy_codes": OPTIMIZED})
-    spec = ServerSpec(
-        python=Path(PYTHON), model=write_folder("parity", folder / "parity"),
-        deploy=deploy.write(folder / "deploy.yaml"), folder=folder, board=board, environment=deploy.environment,
-        start_s=800,
-    )  # fmt: skip
-    with serving(spec) as server:
-        yield server
-        below = server.process.processes()
-    assert len(below) >= 7  # an API server, three engines, three workers
-    assert not any(psutil.pid_exists(process.pid) for process in below)
-    assert port_is_free(int(server.url.rsplit(":", 1)[1]))
-    assert not [path for path in SHARED.iterdir() if any(request in path.name for request in board.requests())]
-
-
-@pytest.fixture(scope="module")
-def ask(served):
-    """Makes one request under sides; returns its record and what was counted."""
-    assert served.board is not None
-
-    def asked(sides, *, prompt=WORDS, sampling=SAMPLING, times=1):
-        server = OmniServer(served.url, served.name)
-        served.board.switch(sides)
-        before = served.board.counts()
-        trial = server.run(Workload.prompts([Prompt(text=prompt)] * times, sampling))
-        assert [record.error for record in trial.records] == [None] * times
-        return trial.records, since(before, served.board.counts())
-
-    return asked
-
-
-def output(record):
-    """What must stay equal."""
-    return record.text, hashlib.sha256(np.asarray(record.audio).tobytes()).hexdigest()
 
 
 def counted(counts):
@@ -115,19 +57,18 @@ def test_a_request_gets_its_text_and_all_its_frames(off):
     assert 58 * 1920 < sum(record.audio_samples) <= 59 * 1920  # a window's edge is cut
 
 
-def test_each_token_is_the_best_of_transformers_as_far_as_bfloat16_tells(off, tmp_path):
+def test_each_token_is_the_best_of_transformers_as_far_as_bfloat16_tells(off, parity):
     import torch
     from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
-    folder = write_folder("parity", tmp_path / "parity")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(parity)
     turns = [{"role": "user", "content": WORDS}]
     prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
     ((record,), _) = off
     vocabulary = tokenizer.get_vocab()
     tokens = [vocabulary["\u0120" + word] for word in record.text.split()]
     with quiet(), torch.inference_mode():
-        model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16)
+        model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(parity, dtype=torch.bfloat16)
         logits = model.thinker(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :].float()
     behind = logits.amax(-1) - logits[torch.arange(T), torch.tensor(tokens)]
     assert record.input_tokens == len(prompt)

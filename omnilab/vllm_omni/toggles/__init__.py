@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from omnilab.toggle import Toggle
-from omnilab.vllm_omni import greedy_codes, latches
+from omnilab.vllm_omni import greedy_codes, latches, sent_codes
 from omnilab.vllm_omni.panel import Panel
 from omnilab.vllm_omni.toggles import async_save, idle_skip, prefill_only_hidden_states, shallow_merge
 
@@ -28,6 +28,7 @@ INSTALLS: dict[str, dict[str, Callable[[ModuleType, Panel], None]]] = {
     _ADAPTER: {
         "latches": latches.install,
         "prefill_only_hidden_states": prefill_only_hidden_states.install,
+        "sent_codes": sent_codes.install,
         "async_save": async_save.install,
     },
     "vllm_omni.worker.gpu_generation_model_runner": {"idle_skip": idle_skip.install},
