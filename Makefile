@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# --no-compile: most of what is installed is never imported; what is, gets compiled then.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 OMNI := .vllm-omni
-OMNI_PIP := $(OMNI)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps
+OMNI_PIP := $(OMNI)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps
+EXECUTOR ?= uni
 
 .PHONY: ablate test notebooks races simulate results lint env clean vllm-omni test-vllm-omni
 
@@ -33,8 +35,10 @@ results: $(VENV)/.dev
 # The real vLLM-Omni on a CPU: an environment of its own (2.9 GB) and the folder that it serves.
 vllm-omni: $(OMNI)/.ready
 
+# EXECUTOR=mp: a worker process a stage, as experiments run it; twice as long.
 test-vllm-omni: $(VENV)/.dev $(OMNI)/.ready
-	OMNILAB_VLLM_OMNI_PYTHON=$(abspath $(OMNI)/bin/python) $(BIN)/python -m pytest tests/vllm_omni tests/vllm_thinker $(ARGS)
+	OMNILAB_VLLM_OMNI_PYTHON=$(abspath $(OMNI)/bin/python) OMNILAB_VLLM_OMNI_EXECUTOR=$(EXECUTOR) \
+		$(BIN)/python -m pytest tests/vllm_omni tests/vllm_thinker $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -16,7 +20,8 @@ UsageProblem = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__
 def run_typer(app: typer.Typer, argv: list[str] | None, name: str) -> int:
     """Run a typer application; return 0 done, 1 failed, 2 bad input, 130 interrupted."""
     try:
-        status = app(args=argv, prog_name=f"omnilab {name}", standalone_mode=False)
+        with _terminated_as_interrupted():
+            status = app(args=argv, prog_name=f"omnilab {name}", standalone_mode=False)
     except typer.Exit as ended:
         status = ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -33,6 +38,19 @@ def run_typer(app: typer.Typer, argv: list[str] | None, name: str) -> int:
     if status == INTERRUPTED:
         return _say(f"omnilab {name}: interrupted; what was finished is kept", INTERRUPTED)
     return status if isinstance(status, int) else DONE
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM unwind as Ctrl-C does: the default ends a process with servers and shared memory still there."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers, or gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(text: str, status: int) -> int:

@@ -112,13 +112,13 @@ def test_check_names_what_no_process_installed(board):
         board.check()
     panel = Panel(board.folder, "0.30.0")
     panel.say("async_save", "prefill_only_hidden_states", "idle_skip", "shallow_merge")
-    with pytest.raises(ToggleUnavailable, match="not installed in any process: greedy_codes"):
+    with pytest.raises(ToggleUnavailable, match="not installed in any process: greedy_codes, sent_codes"):
         board.check()
-    panel.say("greedy_codes")
+    panel.say("greedy_codes", "sent_codes")
     board.check()
 
 
 def test_every_toggle_has_a_switch_and_a_place():
     installed = {name for named in INSTALLS.values() for name in named}
-    assert {toggle.name for toggle in TOGGLES} | {"greedy_codes"} == set(AS_SHIPPED)
+    assert {toggle.name for toggle in TOGGLES} | {"greedy_codes", "sent_codes"} == set(AS_SHIPPED)
     assert set(AS_SHIPPED) <= installed

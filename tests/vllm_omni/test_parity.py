@@ -1,69 +1,86 @@
-"""vLLM-Omni stage by stage against transformers' modules on the same folder: each stage is given what it was given there.
+"""vLLM-Omni stage by stage against transformers' modules of the same folder, each stage given what it was given there.
 
-0.30.0 computes the Talker in bfloat16, so that free-running answers part sooner or later. Therefore each stage is
-followed: after vLLM-Omni's own tokens and codes, how far behind the best is the next one that it took?
+0.30.0 computes in bfloat16, its Talker whatever is asked, so free-running answers part sooner or later. Therefore each
+stage is followed: after vLLM-Omni's own tokens and codes, how far behind the best was the one that it took next?
+That our loop over these modules is transformers' `generate` bit for bit is held in `tests/model/test_parity.py`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
 from omnilab.model import sampling
-from omnilab.vllm_omni.sent_codes import windows
-from tests.model.loop import Network
+from omnilab.model.code2wav import Code2Wav
+from omnilab.model.weights import load_stage, quiet
+from omnilab.prompt import Prompt
+from omnilab.vllm_omni.sent_codes import Window, windows
+from tests.model.loop import Limits, Network
 from tests.vllm_omni.conftest import OFF, REAL, SAMPLING, WORDS
 
 pytestmark = REAL
-FRAMES = SAMPLING.max_frames
-CHUNKS = [(0, 4), (4, 25), (25, 25), (25, 5)]  # context and new frames of each window
+T = SAMPLING.max_text_tokens
+MEDIA = Path(__file__).parents[2] / "experiments" / "media"
+ASKED = {"text": Prompt(text=WORDS), "audio": Prompt(text="What do you hear?", audio=str(MEDIA / "rising.wav"))}
+SENT = [(0, 4), (4, 25), (25, 25), (25, 5)]  # context and new frames of each window
 
 
 @pytest.fixture(scope="module")
 def network(parity):
-    """transformers' modules of the folder in bfloat16, driven by our loop."""
-    torch.set_num_threads(2)
+    """transformers' modules in bfloat16, driven by our loop."""
     return Network(parity, dtype=torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
-def answer(ask):
-    """A request's record and the windows that Code2Wav was sent."""
-    ((record,), _) = ask(OFF)
-    return record
+def exact(parity, network):
+    """transformers' Code2Wav in float32."""
+    return Code2Wav(load_stage(parity, "code2wav", device="cpu", dtype=torch.float32), network.config)
 
 
-def tokens_of(record, network):
-    """The ids of an answer, whose text is one word a token."""
-    vocabulary = network.processor.tokenizer.get_vocab()
-    return [vocabulary["\u0120" + word] for word in record.text.split()]
+@pytest.fixture(scope="module", params=ASKED)
+def answer(request, ask, served, network):
+    """What was asked, and what each stage made of it."""
+    prompt, vocabulary = ASKED[request.param], network.processor.tokenizer.get_vocab()
+    before = windows(served.board.folder).keys()
+    ((record,), _) = ask(OFF, prompt=prompt)
+    ((_, sent),) = ((name, sent) for name, sent in windows(served.board.folder).items() if name not in before)
+    parts = [{"type": "audio", "audio": prompt.audio}] if prompt.audio else []
+    message = {"role": "user", "content": [*parts, {"type": "text", "text": prompt.text}]}
+    return SimpleNamespace(
+        inputs=network.processor.process([message]), record=record, sent=sent,
+        tokens=[vocabulary["\u0120" + word] for word in record.text.split()],  # one word a token
+    )  # fmt: skip
 
 
 @torch.inference_mode()
-def follow(network, inputs, tokens, codes, *, late=0):
-    """Give the Talker what it was given and return how far each code [frames, 16] was behind the best.
+def follow(network: Network, answer: Any, *, late: int = 0, heard: float = 1.0) -> np.ndarray:
+    """Return how far behind the best each code [frames, 16] was.
 
-    `late`: let text rows come so many frames later than they do.
+    `late`: as if text rows came so many frames later. `heard`: as if accept-layer rows were multiplied by this.
     """
-    talker, thinker = network.talker, network.thinker
-    _, rows, accepted = network.answer(inputs, 1, sampling_limits(), 1 << 30)
-    rows = torch.cat([rows[: len(inputs.ids)], thinker.embed_tokens(tokens)])
-    tts, length = thinker.tts_rows(), len(inputs.ids)
-    prompt = talker.prompt_inputs(
-        inputs.ids, rows[: length + 1], accepted if inputs.has_media else None, tts, talker.speakers[0]
-    )
-    trailing = talker.project_text(torch.cat([rows[length + 1 : -1], tts[1:2]]))
+    talker, inputs, length = network.talker, answer.inputs, len(answer.inputs.ids)
+    _, rows, accepted = network.answer(inputs, 1, Limits(), 1 << 30)
+    rows = torch.cat([rows[:length], network.thinker.embed_tokens(answer.tokens)])
+    tts = network.thinker.tts_rows()
+    accepted = accepted * heard if inputs.has_media else None
+    prompt = talker.prompt_inputs(inputs.ids, rows[: length + 1], accepted, tts, talker.speakers[0])
     pad, slot = talker.project_text(tts[2:]), talker.join()
-    trailing = torch.cat([pad] * late + [trailing])
+    trailing = torch.cat([pad] * late + [talker.project_text(torch.cat([rows[length + 1 : -1], tts[1:2]]))])
     hidden = talker.prefill(slot, prompt, inputs.talker_positions)[None]
+    never = torch.cat([talker.suppressed_ids, torch.tensor([talker.eos_id])])
     seen, behind = torch.zeros(1, talker.vocab_size, dtype=torch.bool), []
-    for frame, row in enumerate(torch.as_tensor(codes)):
+    for frame, codes in enumerate(torch.as_tensor(answer.record.codes)):
         logits = sampling.apply_penalties(talker.logits(hidden), seen, torch.tensor([1.05]))
-        logits = sampling.suppress(logits, torch.cat([talker.suppressed_ids, torch.tensor([talker.eos_id])]))
-        behind.append([float(logits.max() - logits[0, row[0]])])
-        seen[0, row[0]] = True
-        embedded = follow_residual(network, hidden, row, behind[-1])
+        logits = sampling.suppress(logits, never)
+        seen[0, codes[0]] = True
+        embedded, residual = follow_residual(network, hidden, codes)
+        behind.append([float(logits.max() - logits[0, codes[0]]), *residual])
         text = trailing[frame : frame + 1] if frame < len(trailing) else pad
         position = inputs.talker_prompt_len + frame + inputs.talker_position_delta
         hidden = talker.decode(embedded + text, torch.tensor([position]), [slot])
@@ -71,21 +88,88 @@ def follow(network, inputs, tokens, codes, *, late=0):
     return np.asarray(behind)
 
 
-def follow_residual(network, hidden, row, behind):
-    """Add how far each residual code of a frame was behind; return the frame's embedding [1, T]."""
-    predictor = network.talker.predictor
-    cache, rows = predictor.new_cache(), [predictor.embed_first(row[:1])]
+def follow_residual(network: Network, hidden: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, list[float]]:
+    """Return a frame's embedding [1, T] and how far behind each of its residual codes was."""
+    predictor, behind = network.talker.predictor, []
+    cache, rows = predictor.new_cache(), [predictor.embed_first(codes[:1])]
     inputs = torch.stack([hidden, rows[0]], 1)
-    for group, code in enumerate(row[1:]):
+    for group, code in enumerate(codes[1:]):
         logits = predictor.head(group, predictor.step(inputs, cache)[:, -1])
         behind.append(float(logits.max() - logits[0, code]))
         rows.append(predictor.embed(group, code[None]))
         inputs = rows[-1][:, None]
-    return torch.stack(rows, 1).sum(1)
+    return torch.stack(rows, 1).sum(1), behind
 
 
-def sampling_limits():
-    """Greedy."""
-    from tests.model.loop import Limits
+@torch.inference_mode()
+def vocode(vocoder: Code2Wav, sent: Any) -> np.ndarray:
+    """Decode windows as they were sent, each from the sample at which the one before ended."""
+    pieces = []
+    for window in sent:
+        samples = vocoder.decode_window(torch.tensor(window.codes.T[None]))[0]
+        again = max(0, window.context * vocoder.samples_per_frame - vocoder.lost_samples)
+        pieces.append(samples[again:].float().numpy())
+    return np.concatenate(pieces)
 
-    return Limits()
+
+def rms(samples: np.ndarray) -> float:
+    """Loudness."""
+    return float(np.sqrt(np.square(samples).mean()))
+
+
+def test_each_token_of_the_thinker_is_the_best_of_transformers_as_far_as_bfloat16_tells(ask, parity):
+    tokenizer = AutoTokenizer.from_pretrained(parity)
+    turns = [{"role": "user", "content": WORDS}]
+    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
+    ((record,), _) = ask(OFF)
+    vocabulary = tokenizer.get_vocab()
+    tokens = [vocabulary["\u0120" + word] for word in record.text.split()]
+    with quiet(), torch.inference_mode():
+        model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(parity, dtype=torch.bfloat16)
+        logits = model.thinker(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :].float()
+    behind = logits.amax(-1) - logits[torch.arange(T), torch.tensor(tokens)]
+    assert record.input_tokens == len(prompt)
+    assert len(tokens) == T
+    # bfloat16 moves transformers' own logits by up to 1.4 where it flips an expert; a random id is 4 or more behind
+    assert behind.max() <= 1.5, behind.tolist()
+    assert (behind == 0).sum() >= 3 * T // 4, behind.tolist()
+
+
+def test_each_code_of_the_talker_is_the_best_of_transformers_as_far_as_bfloat16_tells(answer, network):
+    assert answer.record.codes.shape == (SAMPLING.max_frames, 16)
+    behind = follow(network, answer)
+    assert (behind == 0).mean() > 0.95
+    assert np.quantile(behind, 0.99) < 0.1
+    assert behind.max() < 1.5
+
+
+def test_a_text_row_one_frame_late_would_be_seen(answer, network):
+    assert (follow(network, answer, late=1) == 0).mean() < 0.9
+
+
+def test_accept_layer_rows_are_what_the_talker_hears_of_a_recording(answer, network):
+    unheard = (follow(network, answer, heard=0.0) == 0).mean()
+    assert unheard < 0.85 if answer.inputs.has_media else unheard > 0.95
+
+
+def test_code2wav_is_sent_each_frame_once_after_its_context(answer):
+    assert [(window.context, len(window.codes) - window.context) for window in answer.sent] == SENT
+    codes, frames = answer.record.codes, 0
+    for window in answer.sent:
+        frames += len(window.codes) - window.context
+        assert np.array_equal(window.codes, codes[frames - len(window.codes) : frames])
+
+
+def test_samples_are_those_of_transformers_in_bfloat16(answer, network):
+    heard, wanted = np.asarray(answer.record.audio), vocode(network.code2wav, answer.sent)
+    assert len(heard) == len(wanted)
+    assert rms(heard) > 0.05
+    assert np.abs(heard - wanted).max() < 1e-4  # what 16 bits a sample lose
+
+
+def test_windows_are_the_whole_as_long_as_their_context_is_all_there_was(answer, exact):
+    windowed, whole = vocode(exact, answer.sent), vocode(exact, [Window(0, answer.record.codes)])
+    assert len(windowed) == len(whole)
+    uncut = 29 * exact.samples_per_frame - exact.lost_samples  # the second window begins at frame 0
+    assert rms(windowed[:uncut] - whole[:uncut]) < 1e-4
+    assert rms(windowed[uncut:] - whole[uncut:]) > 0.1 * rms(whole)  # 25 frames are not the 72 that attention looks back

@@ -6,12 +6,10 @@ One server serves all: the four toggles and the wrong side switch live.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from omnilab.experiment.gate import compare
-from omnilab.model.weights import quiet
 from omnilab.prompt import Prompt
 from omnilab.toggle import EXACT_ALL
 from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, WRONG
@@ -55,27 +53,6 @@ def test_a_request_gets_its_text_and_all_its_frames(off):
     assert record.text
     assert len(record.audio_times_s) == 4  # chunks of 4, 25, 25 and 5 frames
     assert 58 * 1920 < sum(record.audio_samples) <= 59 * 1920  # a window's edge is cut
-
-
-def test_each_token_is_the_best_of_transformers_as_far_as_bfloat16_tells(off, parity):
-    import torch
-    from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
-
-    tokenizer = AutoTokenizer.from_pretrained(parity)
-    turns = [{"role": "user", "content": WORDS}]
-    prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    ((record,), _) = off
-    vocabulary = tokenizer.get_vocab()
-    tokens = [vocabulary["\u0120" + word] for word in record.text.split()]
-    with quiet(), torch.inference_mode():
-        model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(parity, dtype=torch.bfloat16)
-        logits = model.thinker(torch.tensor([prompt + tokens[:-1]])).logits[0, len(prompt) - 1 :].float()
-    behind = logits.amax(-1) - logits[torch.arange(T), torch.tensor(tokens)]
-    assert record.input_tokens == len(prompt)
-    assert len(tokens) == T
-    # bfloat16 moves transformers' own logits by up to 1.4 where it flips an expert; a random id is 4 or more behind
-    assert behind.max() <= 1.5, behind.tolist()
-    assert (behind == 0).sum() >= 3 * T // 4, behind.tolist()
 
 
 def test_all_on_is_all_off(off, on):
