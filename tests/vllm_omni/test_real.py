@@ -6,17 +6,24 @@ One server serves all: the four toggles and the wrong side switch live.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.gate import compare
 from omnilab.prompt import Prompt
 from omnilab.toggle import EXACT_ALL
 from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, WRONG
+from omnilab.vllm_omni.engine import VllmOmni
+from omnilab.vllm_omni.server import Served
 from omnilab.vllm_omni.subject import OmniServer, Sides, Subject
 from omnilab.vllm_omni.toggles import TOGGLES, UNSAFE
 from omnilab.workload import Workload
-from tests.vllm_omni.conftest import FOUR, OFF, ON, REAL, SAMPLING, WORDS, output
+from tests.vllm_omni.conftest import FOUR, OFF, ON, PYTHON, REAL, SAMPLING, WORDS, output
 
 pytestmark = REAL
 T = SAMPLING.max_text_tokens
@@ -130,4 +137,37 @@ def test_the_gate_lets_the_optimized_sides_through_and_stops_the_wrong_one(serve
     through, stopped = (compare(trials[name], trials["off"], EXACT_ALL, 90.0) for name in ("on", "wrong"))
     assert through.difference is None
     assert stopped.difference is not None
-    assert stopped.difference.what == "samples"
+    assert stopped.difference.what == "codes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running(VllmOmni):
+    """The server that this room has running, in place of one a block."""
+
+    served: Served
+
+    @contextmanager
+    def open(self, setting: Sides, folder: Path) -> Iterator[Subject]:
+        """Set the sides."""
+        assert self.served.board is not None
+        client = OmniServer(self.served.url, self.served.name, tokenizer=Path(str(self.folder)))
+        one = Subject(self.served, self.served.board, client)
+        one.apply(setting)
+        yield one
+
+
+def test_a_toggle_whose_counters_do_not_move_had_no_effect(served, parity, tmp_path):
+    """Two tokens of text are chunk 0, so that no decode chunk is there for prefill-only to make smaller."""
+    assert PYTHON is not None
+    report = Experiment(
+        name="nothing to do",
+        subject=Running(python=Path(PYTHON), folder=parity, served=served),
+        variants={"all off": (), "nothing": ("prefill_only_hidden_states",), "something": ("async_save",)},
+        workload=Workload.random(num_prompts=1, input_len=30, output_len=2, frames=6),
+        gate_prompts=Workload.prompts([Prompt(text=WORDS)], SAMPLING),
+        blocks=5,
+    ).run(tmp_path / "run")
+    assert report.result("nothing").output == report.result("something").output == "same output"
+    assert report.result("nothing").verdict == "had no effect"
+    assert report.result("something").verdict != "had no effect"
+    assert {one.what for one in report.result("something").counters} >= {"thinker/engine/chunks_built"}
