@@ -174,4 +174,4 @@ def test_windows_are_the_whole_as_long_as_their_context_is_all_there_was(answer,
     assert rms(windowed[:uncut] - whole[:uncut]) < 1e-4
     assert rms(windowed[uncut:] - whole[uncut:]) > 0.1 * rms(
         whole
-    )  # 25 frames are not the 72 that attention looks back
+    )  # attention looks back over 72 frames
