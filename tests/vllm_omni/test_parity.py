@@ -172,6 +172,4 @@ def test_windows_are_the_whole_as_long_as_their_context_is_all_there_was(answer,
     assert len(windowed) == len(whole)
     uncut = 29 * exact.samples_per_frame - exact.lost_samples  # the second window begins at frame 0
     assert rms(windowed[:uncut] - whole[:uncut]) < 1e-4
-    assert rms(windowed[uncut:] - whole[uncut:]) > 0.1 * rms(
-        whole
-    )  # attention looks back over 72 frames
+    assert rms(windowed[uncut:] - whole[uncut:]) > 0.1 * rms(whole)  # attention looks back over 72 frames
