@@ -42,6 +42,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     port: int | None = None  # that it will listen on
     stop_s: float = STOP_S
+    after: Sequence[str] = ()  # what our process runs once all has ended: words of a program that needs no environment
 
 
 class LeftBehind(Error):
@@ -139,7 +140,10 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
     # Isolated: what the environment says to Python is meant for the server, not for ours.
     here = str(Path(__file__).resolve().parents[1])
     ours = f"import sys; sys.path.insert(0, {here!r}); from omnilab.launch import main; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-I", "-c", ours, str(command.stop_s), found, *arguments]
+    words = [
+        sys.executable, "-I", "-c", ours, str(command.stop_s), str(len(command.after)), *command.after, found,
+        *arguments,
+    ]  # fmt: skip
     with open(command.log, "ab") as log:
         return subprocess.Popen(
             words, cwd=command.folder, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log,
@@ -209,8 +213,12 @@ def _comes_free(port: int) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a command until it ends or standard input closes, then end all below; return its status."""
-    stop_s, *words = argv
+    """Run a command until it ends or standard input closes, then end all below and run what comes after.
+
+    `argv`: seconds to stop in, how many words come after, these words, and those of the command. Return its status.
+    """
+    stop_s, count, *rest = argv
+    after, words = rest[: int(count)], rest[int(count) :]
     if ctypes.CDLL(None, use_errno=True).prctl(ADOPT_ORPHANS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl: this kernel gives no orphans to their grandparent")
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL)
@@ -225,6 +233,8 @@ def main(argv: Sequence[str]) -> int:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(float(stop_s))
         _end_all_below(end)
+        if after:
+            subprocess.run(after, stdin=subprocess.DEVNULL, timeout=GONE_S, check=False)
     if status is None:
         return 0
     return status if status >= 0 else 128 - status

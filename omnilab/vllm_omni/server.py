@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from glob import escape
@@ -60,8 +61,10 @@ class ServerSpec:
         environment = {**_ALWAYS, **(_ON_A_CPU if self.on_cpu else {}), **self.environment}
         if self.board is not None:
             environment[BOARD] = str(self.board.folder)
-        log = self.folder / "server.log"
-        return Command(words=words, log=log, port=port, environment=environment, stop_s=STOP_S)
+        return Command(
+            words=words, log=self.folder / "server.log", port=port, environment=environment, stop_s=STOP_S,
+            after=() if self.board is None else _sweeping(self.board.folder),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +81,29 @@ class Served:
 def serving(spec: ServerSpec) -> Iterator[Served]:
     """Start a server, wait until it answers, and end it. Error with the end of its log where it does not."""
     spec.check()
-    port = free_port()
-    try:
-        with running(spec.command(port)) as process:
-            url = f"http://127.0.0.1:{port}"
-            _wait(url, process, spec.start_s)
-            if spec.board is not None:
-                spec.board.check()
-            yield Served(url, spec.name, process, spec.board)
-    finally:
+    with running(spec.command(free_port())) as process:
+        url = f"http://127.0.0.1:{process.command.port}"
+        _wait(url, process, spec.start_s)
         if spec.board is not None:
-            _sweep(spec.board.requests())
+            spec.board.check()
+        yield Served(url, spec.name, process, spec.board)
 
 
-def _sweep(requests: Iterable[str]) -> None:
+def sweep(board: Path) -> None:
     """Remove what the connectors left of requests: KEY and shm_KEY_lockfile.lock, where KEY begins with a request's id.
 
-    0.30.0 leaves lock files where speech ends before the text, and both where a server is killed.
+    0.30.0 leaves lock files where speech ends before the text, and both where a server is killed. `board`: its folder.
     """
-    for request in requests:
+    for request in Board(board).requests():
         for path in (*SHARED.glob(f"{escape(request)}_*"), *SHARED.glob(f"shm_{escape(request)}_*")):
             path.unlink(missing_ok=True)
+
+
+def _sweeping(board: Path) -> tuple[str, ...]:
+    """Return the words of a program that sweeps; it outlives a starter that is killed, as its server's end does."""
+    here = str(Path(__file__).resolve().parents[2])
+    does = f"import sys; sys.path.insert(0, {here!r}); from omnilab.vllm_omni.server import Path, sweep"
+    return sys.executable, "-I", "-c", f"{does}; sweep(Path(sys.argv[1]))", str(board)
 
 
 def _wait(url: str, process: Running, within_s: float) -> None:

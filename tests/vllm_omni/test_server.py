@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -82,6 +84,45 @@ def test_a_server_is_reached_and_leaves_nothing(spec, tmp_path, no_process_left)
     assert not any(psutil.pid_exists(process.pid) for process in below)
     assert port_is_free(int(served.url.rsplit(":", 1)[1]))
     assert not spec.left.exists()  # what 0.30.0 itself leaves in shared memory
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from omnilab.vllm_omni.board import AS_SHIPPED, Board
+from omnilab.vllm_omni.panel import Panel
+from omnilab.vllm_omni.server import ServerSpec, serving
+
+folder, model, request, site, left = sys.argv[1:]
+board = Board.create(Path(folder) / "board")
+panel = Panel(board.folder, "0.30.0")
+panel.say(*AS_SHIPPED)
+panel.saw(request)
+environment = {"PYTHONPATH": site, "DOES": "serve", "LEAVES": left}
+spec = ServerSpec(
+    python=Path(sys.executable), model=Path(model), deploy=Path(model) / "config.json", folder=Path(folder),
+    board=board, environment=environment,
+)
+with serving(spec) as served:
+    print(*(process.pid for process in served.process.processes()), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_whose_starter_is_killed_leaves_nothing_in_shared_memory(spec, tmp_path):
+    good = spec()
+    words = [sys.executable, "-c", KILLED, tmp_path, good.model, spec.request, tmp_path / "site", spec.left]
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        below = [int(pid) for pid in starter.stdout.readline().split()]
+        assert spec.left.exists()
+        starter.kill()
+    until = time.monotonic() + 20
+    while time.monotonic() < until and (spec.left.exists() or any(psutil.pid_exists(pid) for pid in below)):
+        time.sleep(0.1)
+    assert len(below) == 2
+    assert not any(psutil.pid_exists(pid) for pid in below)
+    assert not spec.left.exists()
 
 
 def test_one_that_does_not_end_when_asked_is_killed_with_what_it_started(spec, monkeypatch, no_process_left):
