@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -16,15 +16,16 @@ from omnilab import recipes
 from omnilab.answer import Answer
 from omnilab.clock import on_our_clock, read_clocks
 from omnilab.engine import messages as m
+from omnilab.engine.devices import device_of
 from omnilab.engine.spec import STAGES, MakeRunner, StageSpec, network_runner
 from omnilab.engine.topology import ProcessStages, SteppedStages, Topology
 from omnilab.engine.tracker import Tracked, Tracker
 from omnilab.errors import Aborted, BadInput, RequestFailed, StageFailed, Timeout
 from omnilab.intake import Intake
-from omnilab.prompt import Prompt, Sampling
+from omnilab.prompt import Prompt, Sampling, at_least, one_of
 from omnilab.recipe import Recipe
 from omnilab.record import Recording
-from omnilab.speech import Event, Finished, Speech
+from omnilab.speech import Event, EventStream, Finished, Speech
 from omnilab.thinkers import THINKERS, ThinkerKind
 from omnilab.trial import RequestRecord, Trial
 from omnilab.workload import Workload
@@ -32,24 +33,6 @@ from omnilab.workload import Workload
 NAP_S = 1.0  # the longest sleep of a caller that waits for news
 TOPOLOGIES = ("processes", "inline", "interleaved")
 CONNECTORS = ("shared_memory", "memory")
-
-
-class EventStream(Iterator[Event]):
-    """The events of one request. `close`, or dropping it at any moment, aborts the request if it is not done."""
-
-    def __init__(self, events: Generator[Event], give_up: Callable[[], None]) -> None:
-        self._events, self._give_up = events, give_up
-
-    def __next__(self) -> Event:
-        return next(self._events)
-
-    def close(self) -> None:
-        """Take no more. A generator that was never started knows nothing of its end: hence both."""
-        self._events.close()
-        self._give_up()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Pipeline:
@@ -102,20 +85,18 @@ class Pipeline:
         stage starts, StageFailed when one does not start.
         """
         opened = {name: value for name, value in locals().items() if name != "cls"}
-        _check_sizes(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            codec_chunk_frames=codec_chunk_frames,
-        )
+        at_least("max_num_seqs", max_num_seqs, 1)
+        at_least("max_num_batched_tokens", max_num_batched_tokens, 1)
+        at_least("codec_chunk_frames", codec_chunk_frames, 1)
         if codec_left_context_frames < 0 or timeout_s <= 0:
             raise BadInput("codec_left_context_frames must not be negative and timeout_s must be positive")
-        _check_one_of("topology", topology, TOPOLOGIES)
-        _check_one_of("connector", connector, CONNECTORS)
-        _check_one_of("thinker", thinker, tuple(THINKERS))
+        one_of("topology", topology, TOPOLOGIES)
+        one_of("connector", connector, CONNECTORS)
+        one_of("thinker", thinker, tuple(THINKERS))
         if topology == "processes" and connector == "memory":
             raise BadInput("the memory connector joins stages of one process: take topology='inline' or shared_memory")
         intake, writer = Intake.of(model, max_model_len), THINKERS[thinker]
-        writer.check_pipeline(intake.folder, topology, _device(device, "thinker"))
+        writer.check_pipeline(intake.folder, topology, device_of(device, "thinker"))
         writer.check_recipe(recipe)
         runners = writer.runners(make_runner)
         specs = {
@@ -123,7 +104,7 @@ class Pipeline:
                 stage=stage,
                 make_runner=runners[stage],
                 model=str(intake.folder),
-                device=_device(device, stage),
+                device=device_of(device, stage),
                 dtype=dtype,
                 edge_dtype=edge_dtype,
                 max_num_seqs=max_num_seqs,
@@ -432,32 +413,3 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
             "audio, image, system and messages belong into a Prompt"
         )
     return Sampling(**given)
-
-
-def _device(device: str | Mapping[str, str], stage: str) -> str:
-    if not isinstance(device, str):
-        if unknown := set(device) - set(STAGES):
-            raise BadInput(f"device: no stage is named {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
-        return _device(device.get(stage, "auto"), stage)
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise BadInput(f"device {device!r}: {str(error).splitlines()[0]}") from None
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"device {device!r}: torch sees no GPU here; use device='cpu'")
-    return device
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name} must be a whole number of at least 1, not {value!r}")
-
-
-def _check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise BadInput(f"{name} {value!r} is unknown: use one of {', '.join(known)}")

@@ -120,6 +120,12 @@ def at_least(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise BadInput for a value that is not known."""
+    if value not in known:
+        raise BadInput(f"{name} {value!r} is unknown: use one of {', '.join(known)}")
+
+
 def _check_text(text: Any) -> None:
     if not isinstance(text, str):
         raise BadInput(f"prompt: text must be a string, not {type(text).__name__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -68,3 +69,21 @@ class Finished:
 
 
 Event: TypeAlias = TextDelta | AudioChunk | Finished
+
+
+class EventStream(Iterator[Event]):
+    """The events of one request. `close`, or dropping it at any moment, aborts the request if it is not done."""
+
+    def __init__(self, events: Generator[Event], give_up: Callable[[], None]) -> None:
+        self._events, self._give_up = events, give_up
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def close(self) -> None:
+        """Take no more. A generator that was never started knows nothing of its end: hence both."""
+        self._events.close()
+        self._give_up()
+
+    def __del__(self) -> None:
+        self.close()
