@@ -2,11 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# --no-compile: most of what is installed is never imported; what is, gets compiled then.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 OMNI := .vllm-omni
-OMNI_PIP := $(OMNI)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps
+OMNI_PIP := $(OMNI)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps
 EXECUTOR ?= uni
 
 .PHONY: ablate test notebooks races simulate results lint env clean vllm-omni test-vllm-omni
