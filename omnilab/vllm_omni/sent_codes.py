@@ -28,14 +28,21 @@ class Window(NamedTuple):
     codes: NDArray[np.int64]
 
 
-def windows(folder: Path) -> dict[str, list[Window]]:
+def written(folder: Path) -> dict[Path, int]:
+    """Return how many bytes each process has written so far, for `windows` to begin there."""
+    return {path: path.stat().st_size for path in folder.glob("codes.*")}
+
+
+def windows(folder: Path, since: Mapping[Path, int] | None = None) -> dict[str, list[Window]]:
     """Return the windows of each request by its external id, in the order sent; empty where none were kept."""
     found: dict[str, list[Window]] = {}
     for path in folder.glob("codes.*"):
-        for line in path.read_text("utf-8").splitlines():
-            request, context, flat = json.loads(line)
-            codes = np.asarray(flat, dtype=np.int64).reshape(GROUPS, -1).T  # sent group after group
-            found.setdefault(request, []).append(Window(context, codes))
+        with open(path, "rb") as file:
+            file.seek((since or {}).get(path, 0))
+            for line in file:
+                request, context, flat = json.loads(line)
+                codes = np.asarray(flat, dtype=np.int64).reshape(GROUPS, -1).T  # sent group after group
+                found.setdefault(request, []).append(Window(context, codes))
     return found
 
 

@@ -22,7 +22,7 @@ from omnilab.toggle import Toggle, occupant_name, source_hash
 from omnilab.trial import Trial
 from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, STAGES, WRONG, Board, since
 from omnilab.vllm_omni.sampling import by_stage
-from omnilab.vllm_omni.sent_codes import Window, joined, windows
+from omnilab.vllm_omni.sent_codes import Window, joined, windows, written
 from omnilab.vllm_omni.server import Served, ServerSpec, serving
 from omnilab.vllm_omni.toggles import TOGGLES, UNSAFE
 from omnilab.workload import Workload
@@ -90,6 +90,7 @@ class Subject:
         """Measure one trial. Error, with its last words, when the server has ended."""
         process = self._served.process
         counts, cpu = self._board.counts(), cpu_by_stage(process.processes())
+        earlier = written(self._board.folder)
         trial = self._server.run(workload)
         if (ended := process.ended()) is not None:
             raise Error(ended)
@@ -98,7 +99,7 @@ class Subject:
         trial.lost_rows = [row for row in counted.times if row.number]
         trial.cpu_s = {stage: after[stage] - cpu.get(stage, 0.0) for stage in after}
         trial.occupants = {"server": occupants(self._board.sides)}
-        sent = windows(self._board.folder)
+        sent = windows(self._board.folder, earlier)
         for record in trial.records:
             record.codes = _codes_of(record.request_id, sent)
         return trial

@@ -20,7 +20,7 @@ from omnilab.model import sampling
 from omnilab.model.code2wav import Code2Wav
 from omnilab.model.weights import load_stage, quiet
 from omnilab.prompt import Prompt
-from omnilab.vllm_omni.sent_codes import Window, windows
+from omnilab.vllm_omni.sent_codes import Window, windows, written
 from tests.model.loop import Limits, Network
 from tests.vllm_omni.conftest import OFF, REAL, SAMPLING, WORDS
 
@@ -47,9 +47,9 @@ def exact(parity, network):
 def answer(request, ask, served, network):
     """What was asked, and what each stage made of it."""
     prompt, vocabulary = ASKED[request.param], network.processor.tokenizer.get_vocab()
-    before = windows(served.board.folder).keys()
+    before = written(served.board.folder)
     ((record,), _) = ask(OFF, prompt=prompt)
-    ((_, sent),) = ((name, sent) for name, sent in windows(served.board.folder).items() if name not in before)
+    (sent,) = windows(served.board.folder, before).values()
     parts = [{"type": "audio", "audio": prompt.audio}] if prompt.audio else []
     message = {"role": "user", "content": [*parts, {"type": "text", "text": prompt.text}]}
     return SimpleNamespace(

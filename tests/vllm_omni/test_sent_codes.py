@@ -11,7 +11,7 @@ import torch
 from omnilab.vllm_omni import sent_codes
 from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, Board
 from omnilab.vllm_omni.panel import Panel
-from omnilab.vllm_omni.sent_codes import joined, keeping, windows
+from omnilab.vllm_omni.sent_codes import joined, keeping, windows, written
 
 CODES = np.arange(7 * 16).reshape(7, 16)
 
@@ -44,6 +44,14 @@ def test_windows_come_back_as_sent_and_join_to_each_frame_once(board):
     assert np.array_equal(sent["a"][1].codes, CODES[:5])
     assert np.array_equal(joined(sent["a"]), CODES)
     assert np.array_equal(joined(sent["b"]), CODES[:1])
+
+
+def test_a_trial_reads_its_own_alone(board):
+    send(board, "a", (0, 0, 2))
+    before = written(board.folder)
+    send(board, "b", (0, 0, 3))
+    assert windows(board.folder, before).keys() == {"b"}
+    assert windows(board.folder).keys() == {"a", "b"}
 
 
 def test_nothing_is_kept_unless_asked_for(board):
