@@ -165,6 +165,8 @@ def test_beyond_the_bound_is_refused_at_once(pipe: Pipeline) -> None:
     async def scene(url: str) -> None:
         async with httpx.AsyncClient(base_url=url, timeout=60) as client:
             running = asyncio.create_task(client.post(CHAT, json=body(0, **long)))
+            while 'num_requests_running{model_name="tiny"} 1.0' not in (await client.get("/metrics")).text:
+                await asyncio.sleep(0.01)  # else the short one may come first, and leave its place
             waiting = asyncio.create_task(client.post(CHAT, json=body(1, **{**long, "max_tokens": 2})))
             while 'num_requests_waiting{model_name="tiny"} 1.0' not in (await client.get("/metrics")).text:
                 await asyncio.sleep(0.01)
