@@ -6,7 +6,6 @@ can tell whether the Talker or Code2Wav made a difference.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omnilab.vllm_omni.panel import Panel
+from omnilab.vllm_omni.processors import then
 
 GROUPS = 16  # codes a frame, as 0.30.0 has it written into its Talker's output
 
@@ -67,21 +67,11 @@ def install(module: ModuleType, panel: Panel) -> None:
 def keeping(processor: Callable[..., Any], panel: Panel) -> Callable[..., Any]:
     """Let the switch decide whether the codes of a payload are written down."""
 
-    @functools.wraps(processor)  # the adapter inspects its signature
-    def run(transfer_manager: Any, multimodal_output: Any, request: Any, is_finished: bool = False, **more: Any) -> Any:
-        payload = processor(
-            transfer_manager=transfer_manager, multimodal_output=multimodal_output, request=request,
-            is_finished=is_finished, **more,
-        )  # fmt: skip
+    def keep(adapter: Any, output: Any, request: Any, payload: Any) -> Any:
         codes = getattr(getattr(payload, "codes", None), "audio", None)
         if codes is not None and panel.side("sent_codes"):
-            panel.write("codes", [request.external_req_id, _context(payload), codes.tolist()])
+            context = payload.meta.left_context_size or 0
+            panel.write("codes", [request.external_req_id, context, codes.tolist()])
         return payload
 
-    return run
-
-
-def _context(payload: Any) -> int:
-    meta = payload.meta
-    left = meta.get("left_context_size") if isinstance(meta, Mapping) else meta.left_context_size
-    return int(left or 0)
+    return then(processor, keep)

@@ -8,7 +8,6 @@ in February 2026, embeddings are not accumulated (0.30.0 replaces them on both s
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -18,6 +17,7 @@ from typing import Any
 from omnilab.toggle import Toggle
 from omnilab.vllm_omni.board import BASELINE, OPTIMIZED, WRONG
 from omnilab.vllm_omni.panel import Panel
+from omnilab.vllm_omni.processors import then
 
 Decode = Callable[[Any, Any, Any, Any], Any]
 DROPPED_TOKEN = 5  # of the text
@@ -118,21 +118,16 @@ def accumulate(received: dict[str, Any], request: str, chunk: int, payload: dict
 def sided(processor: Callable[..., Any], panel: Panel) -> Callable[..., Any]:
     """Let the side of the request have its way with each decode chunk that a processor made."""
 
-    @functools.wraps(processor)  # the adapter inspects its signature
-    def run(transfer_manager: Any, multimodal_output: Any, request: Any, is_finished: bool = False, **more: Any) -> Any:
-        payload = processor(
-            transfer_manager=transfer_manager, multimodal_output=multimodal_output, request=request,
-            is_finished=is_finished, **more,
-        )  # fmt: skip
+    def choose(adapter: Any, output: Any, request: Any, payload: Any) -> Any:
         embed = None if payload is None else payload.embed
         if embed is None or embed.decode is None or request.resumable:
             return payload
-        side = transfer_manager.omnilab_latches.of(request.external_req_id)["prefill_only_hidden_states"]
-        chosen = _SIDES[side](transfer_manager, multimodal_output, request, payload)
-        _count(panel, transfer_manager.connector.stage_id, chosen)
+        side = adapter.omnilab_latches.of(request.external_req_id)["prefill_only_hidden_states"]
+        chosen = _SIDES[side](adapter, output, request, payload)
+        _count(panel, adapter.connector.stage_id, chosen)
         return chosen
 
-    return run
+    return then(processor, choose)
 
 
 def _count(panel: Panel, stage: int, payload: Any) -> None:
