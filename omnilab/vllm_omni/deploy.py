@@ -22,8 +22,8 @@ class Deploy:
     """What the stages are given. Lengths in tokens, chunks in frames of 80 ms, memory in bytes a stage.
 
     `executor` "mp": a worker process a stage, as in real deployments; "uni": the worker in the engine's process, which
-    starts in half the time and hides what crosses the border between the two. `code2wav_dtype`: bfloat16, which 0.30.0
-    takes by itself, costs 35 times as much in convolutions on a processor that has no instructions for it.
+    starts in half the time and hides what crosses the border between the two. `dtype`: number format of every stage;
+    bfloat16 costs up to 35 times as much on a processor that has no instructions for it.
     """
 
     executor: str = "mp"
@@ -33,7 +33,7 @@ class Deploy:
     codec_chunk_frames: int = 25
     codec_left_context_frames: int = 25
     initial_codec_chunk_frames: int = 4
-    code2wav_dtype: str = "float32"
+    dtype: str = "float32"
     stop_token_id: int = STOP_TOKEN_ID
 
     def __post_init__(self) -> None:
@@ -63,14 +63,7 @@ class Deploy:
         stages = [
             self._stage(0, thinker, skip_mm_profiling=True),
             self._stage(1, talker),
-            self._stage(
-                2,
-                code2wav,
-                enable_chunked_prefill=False,
-                max_model_len=8192,
-                max_num_batched_tokens=8192,
-                dtype=self.code2wav_dtype,
-            ),
+            self._stage(2, code2wav, enable_chunked_prefill=False, max_model_len=8192, max_num_batched_tokens=8192),
         ]
         connectors = {_CONNECTOR: {"name": "SharedMemoryConnector", "extra": extra}}
         return {"async_chunk": True, "connectors": connectors, "stages": stages}
@@ -81,6 +74,7 @@ class Deploy:
             "stage_id": stage,
             "devices": "0",
             "distributed_executor_backend": self.executor,
+            "dtype": self.dtype,
             "max_model_len": self.max_model_len,
             "max_num_batched_tokens": self.max_model_len,
             "max_num_seqs": self.max_num_seqs,

@@ -12,22 +12,36 @@ import vllm.v1.worker.cpu.shm  # noqa: F401  # isort: skip  # vLLM's CPU worker 
 import torch
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm_omni.model_executor.models.qwen3_omni import qwen3_omni
 from vllm_omni.worker.gpu_ar_model_runner import GPUARModelRunner
 from vllm_omni.worker.gpu_generation_model_runner import GPUGenerationModelRunner
 from vllm_omni.worker.mixins import OmniWorkerMixin
 
 
-class _NoGraphs:
+class TorchIn:
+    """torch for a module that names bfloat16 where it means the number format of its stage."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.bfloat16 = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+class _OnACpu:
     def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
         self.compilation_config.max_cudagraph_capture_size = 0  # None on a CPU, and vLLM-Omni takes a maximum over it
+        # 0.30.0 makes bfloat16 of all that enters the Talker, whatever its deploy file asks for: with float32, which
+        # processors without instructions for bfloat16 need, weights and inputs would not fit each other.
+        vars(qwen3_omni)["torch"] = TorchIn(self.model_config.dtype)
         super().load_model(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class AutoregressiveRunner(_NoGraphs, GPUARModelRunner, CPUModelRunner):
+class AutoregressiveRunner(_OnACpu, GPUARModelRunner, CPUModelRunner):
     """Steps of Thinker and Talker."""
 
 
-class GenerationRunner(_NoGraphs, GPUGenerationModelRunner, CPUModelRunner):
+class GenerationRunner(_OnACpu, GPUGenerationModelRunner, CPUModelRunner):
     """Steps of Code2Wav."""
 
 
