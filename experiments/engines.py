@@ -1,8 +1,8 @@
 """How fast do three engines serve one model folder, on the same requests, in the same blocks?
 
 The lab's own server (BEST), vLLM-Omni 0.30 and transformers' `generate`, all on `parity` and on a CPU, greedy, both
-lengths fixed. They compute in other number formats (vLLM-Omni's Talker in bfloat16, the others in float32), so their
-samples differ: what is compared is time for the same work. vLLM-Omni's environment is that of `make vllm-omni`, or
+lengths fixed, all in float32. Text and codes are then the same (`tests/vllm_omni/test_parity.py`); samples are not, for
+each cuts the codes into windows of its own. vLLM-Omni's environment is that of `make vllm-omni`, or
 $OMNILAB_VLLM_OMNI_PYTHON. This says nothing of a GPU.
 """
 

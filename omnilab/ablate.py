@@ -71,6 +71,7 @@ def ablate(
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="folder, for the random prompts of arms")] = None,
     extra_body: Annotated[str | None, typer.Option(help="JSON that goes into every request to an arm")] = None,
+    start_s: Annotated[float | None, typer.Option(help="seconds that a server may take until it is ready")] = None,
     subject: Annotated[str | None, typer.Option(help="lab, or vllm-omni: its toggles on its own server")] = None,
     vllm_omni_python: Annotated[
         Path | None, typer.Option(help="Python of an environment with vLLM-Omni; default that of `make vllm-omni`")
@@ -88,7 +89,7 @@ def ablate(
     """
     default = "servers.py" if arm else "vllm_omni.py" if subject == "vllm-omni" else "quick.py"
     ours = load_experiment(Path(experiment) if experiment else EXPERIMENTS / default)
-    engine = engine_asked(subject, vllm_omni_python, deploy, model, ours)
+    engine = engine_asked(subject, vllm_omni_python, deploy, model, start_s, ours)
     together = [] if max_concurrency is None else counts_of("max_concurrency", max_concurrency)
     named = {
         "model": None if arm or engine else model, "subject": engine, "device": device, "base": base, "seed": seed,
@@ -100,7 +101,8 @@ def ablate(
     if resume and out is None:
         raise BadInput("resume: name the run to go on with: --out RUN")
     changes |= chosen(toggles, design, gate_prompts)
-    changes |= arms_asked(arm, exact, {"model": model, "tokenizer": tokenizer, "extra_body": extra_body}, ours)
+    of_arms = {"tokenizer": tokenizer, "extra_body": extra_body, "start_s": None if engine else start_s}
+    changes |= arms_asked(arm, exact, {"model": model, **of_arms}, ours)
     lengths = {"num_prompts": num_prompts, "input_len": input_len, "output_len": output_len}
     theirs = entry_asked(workload, entry, {**lengths, "max_concurrency": max_concurrency})
     ours = changed(ours, changes, {**lengths, "frames": None if theirs else frames}, together)

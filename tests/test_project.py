@@ -17,7 +17,7 @@ LAYERS = (
     {"recipe", "recipes"},
     {"prompt", "workload", "metrics", "clock", "trial", "model", "transfer"},
     {"engine"},
-    {"intake", "speech", "answer", "thinkers", "pipeline", "client", "launch"},
+    {"intake", "speech", "answer", "thinkers", "pipeline", "client", "launch", "installed"},
     {"experiment", "profile", "serve", "vllm_omni"},
     {
         *("notebook", "board", "export", "command", "ablate", "bench", "models", "check", "cli", "__main__"),

@@ -9,7 +9,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from omnilab.client.wire import Address
 from omnilab.errors import BadInput, Error
 from omnilab.experiment import secrets
 from omnilab.experiment.design import AGAIN, Variant
+from omnilab.installed import installed, python_of
 from omnilab.launch import STOP_S, Command, Running, found_program, free_port, port_is_free, running
 from omnilab.trial import Trial
 from omnilab.workload import Workload
@@ -63,6 +64,15 @@ class Arm:
         if not words:
             raise BadInput("command: empty; give the line that starts the server")
         return words
+
+    def installed(self) -> dict[str, str]:
+        """Return versions and commits of its environment; empty where its program is run by no Python that it names."""
+        program = next((word for word in self.words if word != "env" and "=" not in word), self.words[0])
+        folder = None if self.folder is None else Path(self.folder)
+        with suppress(BadInput):  # after an option of env's comes no program
+            python = python_of(Path(found_program(program, folder, self.environment)))
+            return {} if python is None else installed(python)
+        return {}
 
     def occupants(self) -> dict[str, str]:
         """Return what a run is told of it: an arm fills no seam."""

@@ -186,6 +186,8 @@ def _begin(
     if not resume:
         check_folder(path)
     facts = machine.facts()
+    if experiment.arms is not None:
+        facts["installed"] = {name: arm.installed() for name, arm in experiment.arms.items()}
     if open_bench is None:
         facts |= refuse_what_cannot_run(plan)
     if experiment.needs_pilot(noise) and not resume:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,13 +62,14 @@ def arms_asked(
     """Return what `--arm` and its companions change; nothing when none is given. BadInput says what is wrong."""
     if given is None:
         has_arms = isinstance(ours, Experiment) and ours.arms is not None
-        alone = [name for name in ("tokenizer", "extra_body") if settings[name] is not None]
+        alone = [name for name in ("tokenizer", "extra_body", "start_s") if settings[name] is not None]
         if alone or (exact is not None and not has_arms):
             raise BadInput(f"{(alone or ['exact'])[0]}: is for arms: give --arm NAME=COMMAND, twice or more")
         if has_arms and settings["model"] is not None:
             raise BadInput("model: the file's arms name their own")
         return {} if exact is None else {"exact": exact_of(exact)}
     fields = {name: value for name, value in settings.items() if value is not None}
+    _positive(fields.get("start_s"))
     if "extra_body" in fields:
         fields["extra_body"] = read_object("extra_body", fields["extra_body"])
     arms = dict[str, Arm]()
@@ -82,7 +84,12 @@ def arms_asked(
 
 
 def engine_asked(
-    subject: str | None, python: Path | None, deploy: Path | None, model: str | None, ours: Experiment | Sweep
+    subject: str | None,
+    python: Path | None,
+    deploy: Path | None,
+    model: str | None,
+    start_s: float | None,
+    ours: Experiment | Sweep,
 ) -> VllmOmni | None:
     """Return the engine in place of the lab's pipeline, None for the lab; BadInput for any other name.
 
@@ -97,8 +104,16 @@ def engine_asked(
         if python is not None or deploy is not None:
             raise BadInput("vllm_omni_python and deploy are for --subject vllm-omni")
         return None
-    given = {"python": python, "deploy": deploy, "folder": model, "on_cpu": False if deploy else None}
+    _positive(start_s)
+    given = {
+        "python": python, "deploy": deploy, "folder": model, "on_cpu": False if deploy else None, "start_s": start_s,
+    }  # fmt: skip
     return replace(theirs or VllmOmni(), **{name: value for name, value in given.items() if value is not None})
+
+
+def _positive(start_s: float | None) -> None:
+    if start_s is not None and not 0 < start_s < math.inf:
+        raise BadInput(f"start_s: must be a number of seconds above 0, not {start_s:g}")
 
 
 def exact_of(text: str) -> frozenset[str]:

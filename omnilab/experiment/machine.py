@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any
 
 import psutil
 
+from omnilab.installed import commit_of
+
 PACKAGES = ("omnilab", "torch", "transformers", "numpy", "msgspec", "safetensors", "tokenizers", "scipy", "pandas")
 
 
 def facts() -> dict[str, Any]:
-    """Return machine, versions and commit, for run.json."""
-    return {"machine": fingerprint(), "versions": versions(), "commit": commit()}
+    """Return machine, versions and the commit that omnilab runs from, for run.json."""
+    return {"machine": fingerprint(), "versions": versions(), "commit": commit_of(Path(__file__).parent)}
 
 
 def fingerprint() -> dict[str, Any]:
@@ -75,23 +76,6 @@ def cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def commit() -> str | None:
-    """Return the commit omnilab runs from, with "+changes" when the working tree differs; None outside a checkout."""
-    folder = Path(__file__).parent
-    head = _git(folder, "rev-parse", "HEAD")
-    if not head:
-        return None
-    return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _version(name: str) -> str | None:

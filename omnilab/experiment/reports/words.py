@@ -266,8 +266,13 @@ def reproduce_lines(run: Row) -> list[str]:
         + ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version),
         f"`python -m omnilab.ablate` with the experiment {run['experiment']!r}, seed {run['seed']}; "
         f"plan {run['plan_hash'][:12]}",
-        *(f"arm {name}: `{arm['command']}`" for name, arm in run.get("arms", {}).items()),
+        *(_arm_line(name, arm, run.get("installed", {}).get(name, {})) for name, arm in run.get("arms", {}).items()),
         "`python -m omnilab.verify RUN` recomputes every number of this report from the rows",
         "intervals: 95 %, Student t over blocks, one position slope removed; Holm over the verdicts, "
         "Benjamini-Hochberg over the rest; detectable: least effect found in 80 % of runs at the verdict's level",
     ]
+
+
+def _arm_line(name: str, arm: Row, packages: Mapping[str, str]) -> str:
+    said = ", ".join(f"{package} {version}" for package, version in packages.items())
+    return f"arm {name}: `{arm['command']}`" + (f"; {said}" if said else "")
