@@ -13,8 +13,9 @@ EXECUTOR ?= uni
 ablate: $(VENV)/.lab
 	$(BIN)/python -m omnilab.ablate $(ARGS)
 
+# Files in their own order: xdist would put those with few tests last, which here are the longest.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Each in full on thin: most of an hour. OMNILAB_NOTEBOOKS_OUT=DIR keeps the executed copies.
 notebooks: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""One pipeline and one server a session for the tests of the server."""
+"""One pipeline and one server for all tests of this room: processes take seconds to start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from omnilab.pipeline import Pipeline
 from tests.serve.served import Running, serving, tiny_pipe
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def pipe() -> Iterator[Pipeline]:
     """`tiny` in processes."""
     with tiny_pipe() as opened:
         yield opened
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(pipe: Pipeline) -> Iterator[Running]:
     """Its server, without a key."""
     with serving(pipe) as running:
