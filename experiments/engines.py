@@ -1,9 +1,9 @@
 """How fast do three engines serve one model folder, on the same requests, in the same blocks?
 
 The lab's own server (BEST), vLLM-Omni 0.30 and transformers' `generate`, all on `parity` and on a CPU, greedy, both
-lengths fixed, all in float32. Text and codes are then the same (`tests/vllm_omni/test_parity.py`); samples are not, for
-each cuts the codes into windows of its own. vLLM-Omni's environment is that of `make vllm-omni`, or
-$OMNILAB_VLLM_OMNI_PYTHON. This says nothing of a GPU.
+lengths fixed, all in float32. Text is then the same; samples are not, for each cuts the codes into windows of its own,
+and this vLLM-Omni draws residual codes by chance. vLLM-Omni's environment is that of `make vllm-omni`, or
+$OMNILAB_VLLM_OMNI_PYTHON. This says nothing of a GPU. A run of it is read in `docs/engines.md`.
 """
 
 import os

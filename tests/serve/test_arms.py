@@ -1,37 +1,35 @@
-"""Our own server as arms: two recipes through the whole protocol, the gate's audio and image prompts included."""
+"""Our own server as an arm: two recipes answer the gate's prompts of text, sound and a picture alike."""
 
 from __future__ import annotations
 
-import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 
-from omnilab.experiment.arms import Arm
-from omnilab.experiment.checks.verification import verify
-from omnilab.experiment.experiment import Experiment
+from omnilab.experiment.arms import EXACT, Arm, served
+from omnilab.experiment.gate import first_difference
+from omnilab.experiment.plan import gate_workload
+from omnilab.trial import Trial
 from omnilab.workload import Workload
 
 
-def served(*words: str) -> Arm:
-    command = [sys.executable, "-m", "omnilab.serve", "--model", "tiny", "--port", "{port}", *words]
-    return Arm(command=command, environment={"OMP_NUM_THREADS": "1"}, start_s=120)
+def answers(recipe: str, asked: Workload, folder: Path) -> Trial:
+    """What a server of its own answers."""
+    command = [sys.executable, "-m", "omnilab.serve", "--model", "tiny", "--port", "{port}", "--recipe", recipe]
+    arm = Arm(command=command, environment={"OMP_NUM_THREADS": "1"}, start_s=120)
+    with served(arm, folder / f"{recipe}.log") as server:
+        return server.run(asked)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_two_recipes_of_our_server_pass_the_gate(tmp_path: Path) -> None:
     """Served outputs that differ between recipes that promise the same."""
-    workload = Workload.random(num_prompts=2, input_len=40, output_len=8, frames=60, max_concurrency=2)
-    arms = {
-        "before": served("--recipe", "BEFORE_1378"),
-        "after": served("--recipe", "AFTER_1378"),
-    }
-    report = Experiment(name="served", arms=arms, workload=workload, blocks=3).run(tmp_path / "run")
-    assert report.result("after").output == "same output" and report.result("after").trials == 3
-    rows = [json.loads(line) for line in (tmp_path / "run" / "trials.jsonl").read_text().splitlines()]
-    assert {row["occupants"]["server"]["model"] for row in rows if "occupants" in row} == {"tiny"}
-    gate = [row for row in rows if row["kind"] == "gate" and row["variant"] == "before"]
-    assert len(gate[0]["outputs"]) == 3  # text, audio, image
-    assert all(row["cpu_s"]["server"] > 0 for row in rows if row["kind"] == "trial")
-    assert not verify(tmp_path / "run").differences
+    asked = gate_workload("prompts.jsonl", seed=0)
+    assert asked is not None and len(asked.requests) == 3  # text, audio, image
+    before, after = (answers(recipe, asked, tmp_path) for recipe in ("BEFORE_1378", "AFTER_1378"))
+    assert not any(record.error for record in before.records) and all(record.text for record in before.records)
+    assert first_difference(after, before, EXACT, math.inf) is None
+    assert first_difference(after, Trial(records=before.records[::-1]), EXACT, math.inf) is not None
+    assert after.occupants == {"server": {"model": "tiny"}} and after.cpu_s["server"] > 0

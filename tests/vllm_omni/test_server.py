@@ -37,13 +37,6 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 
 
 @pytest.fixture
-def no_process_left():
-    """Fail when a test leaves a process of its own."""
-    yield
-    assert psutil.Process().children(recursive=True) == []
-
-
-@pytest.fixture
 def spec(tmp_path):
     """Makes the spec of a scripted server that does as told."""
     program = tmp_path / "site" / "vllm_omni" / "entrypoints" / "cli" / "main.py"
@@ -68,7 +61,7 @@ def spec(tmp_path):
     left.unlink(missing_ok=True)
 
 
-def test_a_server_is_reached_and_leaves_nothing(spec, tmp_path, no_process_left):
+def test_a_server_is_reached_and_leaves_nothing(spec, tmp_path, nothing_left):
     board = Board.create(tmp_path / "board")
     panel = Panel(board.folder, "0.30.0")
     panel.say(*AS_SHIPPED)
@@ -125,7 +118,7 @@ def test_one_whose_starter_is_killed_leaves_nothing_in_shared_memory(spec, tmp_p
     assert not spec.left.exists()
 
 
-def test_one_that_does_not_end_when_asked_is_killed_with_what_it_started(spec, monkeypatch, no_process_left):
+def test_one_that_does_not_end_when_asked_is_killed_with_what_it_started(spec, monkeypatch, nothing_left):
     monkeypatch.setattr("omnilab.vllm_omni.server.STOP_S", 0.5)
     with serving(spec("ignore")) as served:
         below = served.process.processes()
@@ -133,17 +126,17 @@ def test_one_that_does_not_end_when_asked_is_killed_with_what_it_started(spec, m
     assert not any(psutil.pid_exists(process.pid) for process in below)
 
 
-def test_one_that_ends_is_not_waited_for_and_its_last_words_are_shown(spec, no_process_left):
+def test_one_that_ends_is_not_waited_for_and_its_last_words_are_shown(spec, nothing_left):
     with pytest.raises(Error, match=r"(?s)status 3.*no such model"), serving(spec("end", start_s=60)):
         pytest.fail("it never served")
 
 
-def test_one_that_never_answers_is_given_up_in_time(spec, no_process_left):
+def test_one_that_never_answers_is_given_up_in_time(spec, nothing_left):
     with pytest.raises(Error, match=r"(?s)not ready within 1 s.*start_s"), serving(spec("hang", start_s=1)):
         pytest.fail("it never served")
 
 
-def test_one_without_our_toggles_is_not_measured(spec, tmp_path, no_process_left):
+def test_one_without_our_toggles_is_not_measured(spec, tmp_path, nothing_left):
     board = Board.create(tmp_path / "board")
     with pytest.raises(ToggleUnavailable, match="not installed"), serving(spec(board=board)):
         pytest.fail("its switches would do nothing")
