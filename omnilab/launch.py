@@ -7,6 +7,7 @@ ends them all when its standard input closes, which the kernel does too when the
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import select
@@ -183,6 +184,12 @@ def _end(server: Running, process: subprocess.Popen[bytes]) -> str:
     if port is not None and not _comes_free(port):
         left.append(f"something on port {port}")
     return ", ".join([*left, *(str(path) for path in sorted(shared) if path.exists())])
+
+
+def check_start_s(start_s: float) -> None:
+    """Raise BadInput unless a server may take so many seconds to be ready."""
+    if not 0 < start_s < math.inf:
+        raise BadInput(f"start_s: must be a number of seconds above 0, not {start_s:g}")
 
 
 def port_is_free(port: int) -> bool:

@@ -21,7 +21,7 @@ from omnilab.errors import BadInput, Error
 from omnilab.experiment import secrets
 from omnilab.experiment.design import AGAIN, Variant
 from omnilab.installed import installed, python_of
-from omnilab.launch import STOP_S, Command, Running, found_program, free_port, port_is_free, running
+from omnilab.launch import STOP_S, Command, Running, check_start_s, found_program, free_port, port_is_free, running
 from omnilab.trial import Trial
 from omnilab.workload import Workload
 
@@ -54,6 +54,9 @@ class Arm:
     request_s: float = 900.0
     stop_s: float = STOP_S
 
+    def __post_init__(self) -> None:
+        check_start_s(self.start_s)
+
     @property
     def words(self) -> list[str]:
         """The command's words; BadInput when it has none, or a quote is not closed."""
@@ -65,12 +68,16 @@ class Arm:
             raise BadInput("command: empty; give the line that starts the server")
         return words
 
+    @property
+    def where(self) -> Path | None:
+        """The folder that it starts in; None for this process's."""
+        return None if self.folder is None else Path(self.folder)
+
     def installed(self) -> dict[str, str]:
-        """Return versions and commits of its environment; empty where its program is run by no Python that it names."""
+        """Return versions and commits of its environment; empty where its program names no Python that tells them."""
         program = next((word for word in self.words if word != "env" and "=" not in word), self.words[0])
-        folder = None if self.folder is None else Path(self.folder)
         with suppress(BadInput):  # after an option of env's comes no program
-            python = python_of(Path(found_program(program, folder, self.environment)))
+            python = python_of(Path(found_program(program, self.where, self.environment)))
             return {} if python is None else installed(python)
         return {}
 
@@ -106,10 +113,9 @@ class Arm:
     def check(self, name: str) -> None:
         """Raise BadInput, naming the arm, for what cannot be started; starts nothing."""
         try:
-            folder = None if self.folder is None else Path(self.folder)
-            if folder is not None and not folder.is_dir():
-                raise BadInput(f"no folder {folder}")
-            found_program(self.words[0], folder, self.environment)
+            if self.where is not None and not self.where.is_dir():
+                raise BadInput(f"no folder {self.where}")
+            found_program(self.words[0], self.where, self.environment)
             if not self.ready.startswith("/"):
                 raise BadInput(f"ready: must be a path such as /health, not {self.ready!r}")
             if (port := self.fixed_port()) is not None and not port_is_free(port):
@@ -192,7 +198,7 @@ def served(arm: Arm, log: Path) -> Iterator[Served]:
     command = Command(
         words=[_with_port(word, port) for word in arm.words],
         log=log,
-        folder=None if arm.folder is None else Path(arm.folder),
+        folder=arm.where,
         environment={name: _with_port(value, port) for name, value in arm.environment.items()},
         port=port,
         stop_s=arm.stop_s,

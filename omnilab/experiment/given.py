@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +68,6 @@ def arms_asked(
             raise BadInput("model: the file's arms name their own")
         return {} if exact is None else {"exact": exact_of(exact)}
     fields = {name: value for name, value in settings.items() if value is not None}
-    _positive(fields.get("start_s"))
     if "extra_body" in fields:
         fields["extra_body"] = read_object("extra_body", fields["extra_body"])
     arms = dict[str, Arm]()
@@ -104,16 +102,10 @@ def engine_asked(
         if python is not None or deploy is not None:
             raise BadInput("vllm_omni_python and deploy are for --subject vllm-omni")
         return None
-    _positive(start_s)
     given = {
         "python": python, "deploy": deploy, "folder": model, "on_cpu": False if deploy else None, "start_s": start_s,
     }  # fmt: skip
     return replace(theirs or VllmOmni(), **{name: value for name, value in given.items() if value is not None})
-
-
-def _positive(start_s: float | None) -> None:
-    if start_s is not None and not 0 < start_s < math.inf:
-        raise BadInput(f"start_s: must be a number of seconds above 0, not {start_s:g}")
 
 
 def exact_of(text: str) -> frozenset[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from omnilab.errors import BadInput
 from omnilab.installed import installed
+from omnilab.launch import check_start_s
 from omnilab.toggle import Toggle
 from omnilab.vllm_omni.board import Board
 from omnilab.vllm_omni.deploy import Deploy
@@ -36,6 +37,9 @@ class VllmOmni:
     on_cpu: bool = True
     start_s: float = START_S
     request_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        check_start_s(self.start_s)
 
     @property
     def model(self) -> str:

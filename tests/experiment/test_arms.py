@@ -101,6 +101,15 @@ def test_the_gate_stops_another_text_and_another_sound(tmp_path: Path) -> None:
     assert fewer.result("short").output == "other work"
 
 
+def test_the_gates_three_kinds_of_prompt_go_through_the_protocol(tmp_path: Path) -> None:
+    """A picture or a sound that a server is not asked about, or that no check of the run survives."""
+    run = compared(arms={"main": arm(), "mine": arm()}, gate_prompts="prompts.jsonl").run(tmp_path / "run")
+    assert run.result("mine").output == "same output" and run.result("mine").trials == 3
+    gate = [row for row in lines_of(tmp_path / "run") if row["kind"] == "gate" and row["variant"] == "main"]
+    assert len(gate[0]["outputs"]) == 3  # text, audio, image
+    assert not verify(tmp_path / "run").differences
+
+
 def test_what_is_not_promised_may_differ(tmp_path: Path) -> None:
     """`exact` of tokens only: another sound of the same length is the same work."""
     report = compared(arms={"main": arm(), "other": arm("--voice", "hers")}, exact=("tokens",)).run(tmp_path / "run")

@@ -158,10 +158,9 @@ def test_samples_are_those_of_transformers(answer, network):
 
 
 def test_windows_are_the_whole_as_long_as_their_context_is_all_there_was(answer, network):
-    windowed, whole = vocode(network.code2wav, answer.sent), vocode(network.code2wav, [Window(0, answer.record.codes)])
+    vocoder = network.code2wav
+    windowed, whole = vocode(vocoder, answer.sent), vocode(vocoder, [Window(0, answer.record.codes)])
     assert len(windowed) == len(whole)
-    uncut = (
-        29 * network.code2wav.samples_per_frame - network.code2wav.lost_samples
-    )  # the second window begins at frame 0
+    uncut = 29 * vocoder.samples_per_frame - vocoder.lost_samples  # the second window begins at frame 0
     assert rms(windowed[:uncut] - whole[:uncut]) < 1e-4
     assert rms(windowed[uncut:] - whole[uncut:]) > 0.1 * rms(whole)  # attention looks back over 72 frames

@@ -262,8 +262,7 @@ def quantile_lines(ours: Findings) -> list[str]:
 def reproduce_lines(run: Row) -> list[str]:
     """Say how to make these numbers again, and how to check them."""
     return [
-        f"commit {run['commit']}; "
-        + ", ".join(f"{name} {version}" for name, version in run["versions"].items() if version),
+        f"commit {run['commit']}; {_packages(run['versions'])}",
         f"`python -m omnilab.ablate` with the experiment {run['experiment']!r}, seed {run['seed']}; "
         f"plan {run['plan_hash'][:12]}",
         *(_arm_line(name, arm, run.get("installed", {}).get(name, {})) for name, arm in run.get("arms", {}).items()),
@@ -274,5 +273,9 @@ def reproduce_lines(run: Row) -> list[str]:
 
 
 def _arm_line(name: str, arm: Row, packages: Mapping[str, str]) -> str:
-    said = ", ".join(f"{package} {version}" for package, version in packages.items())
+    said = _packages(packages)
     return f"arm {name}: `{arm['command']}`" + (f"; {said}" if said else "")
+
+
+def _packages(versions: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
