@@ -6,7 +6,9 @@ import importlib.util
 import sys
 import traceback
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Annotated, Any
 
 import cloudpickle
@@ -126,20 +128,30 @@ def ablate(
     return 1 if report.failed else 0
 
 
+class _Uncached(SourceFileLoader):
+    """Neither reads nor writes bytecode: nothing appears beside a user's file, an edit within a second is seen."""
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def load_experiment(path: Path) -> Experiment | Sweep:
     """Return the EXPERIMENT of a file; BadInput says what is wrong and at which line."""
     if not path.is_file():
         files = [file for file in EXPERIMENTS.glob("*.py") if "EXPERIMENT = " in file.read_text(encoding="utf-8")]
         known = ", ".join(sorted(file.stem for file in files)) or "none"
         raise BadInput(f"{path}: no such experiment file; in {EXPERIMENTS} there are: {known}")
-    spec = importlib.util.spec_from_file_location(f"experiment_{path.stem}", path.resolve())
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise BadInput(f"{path}: is no Python file")
+    name = f"experiment_{path.stem}"
+    loader = _Uncached(name, str(path.resolve()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     cloudpickle.register_pickle_by_value(module)  # the stage processes cannot import the file: its toggles travel whole
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         raise BadInput(f"{path}, line {_line_of(error, path)}: {type(error).__name__}: {error}") from error
     found = getattr(module, "EXPERIMENT", None)

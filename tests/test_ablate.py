@@ -100,10 +100,20 @@ def test_bad_arguments(no_stage, capsys, argv, said):
         ),
     ],
 )
-def test_bad_experiment_files(no_stage, capsys, text, said):
+def test_bad_experiment_files(no_stage, capsys, monkeypatch, text, said):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (no_stage / "mine.py").write_text(text)
     assert said in refused(capsys, ["mine.py"])
     assert [path.name for path in no_stage.iterdir()] == ["mine.py"]
+
+
+def test_an_experiment_edited_within_a_second_is_read_anew(no_stage, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    mine = no_stage / "mine.py"
+    for number in (3, 4):
+        mine.write_text(f"raise ValueError('number {number}')\n")
+        os.utime(mine, (1_000_000_000, 1_000_000_000))
+        assert f"number {number}" in refused(capsys, ["mine.py"])
 
 
 def test_folders_that_are_not_empty_or_not_writable(no_stage, capsys):
