@@ -3,10 +3,7 @@
 import itertools
 
 from omnilab.clock import Clock, on_our_clock, read_clocks
-from omnilab.pipeline import Pipeline
-from omnilab.recipes import BEFORE_1378
 from omnilab.record import SpanRow
-from omnilab.workload import Workload
 
 MS = 1_000_000
 
@@ -39,16 +36,3 @@ def test_spans_are_moved_only_by_clocks_that_cannot_be_ours():
     assert [row.start_ns // MS for row in moved] == [95, 95, 100]
     assert all(row.end_ns - row.start_ns == MS for row in moved)
     assert on_our_clock(rows, {}) == rows
-
-
-def test_processes_of_this_host_read_one_clock():
-    with Pipeline.open("tiny", recipe=BEFORE_1378) as pipeline:
-        trial = pipeline.run(Workload.random(num_prompts=1, input_len=24, output_len=4, frames=30))
-        bare = pipeline.run(Workload.random(num_prompts=1, input_len=24, output_len=4, frames=30), spans=False)
-    assert set(trial.clocks) == {f"{s}/{p}" for s in ("thinker", "talker", "code2wav") for p in ("engine", "runner")}
-    assert all(clock.ahead_ns == 0 and clock.error_ns < 10**9 for clock in trial.clocks.values())
-    assert bare.span_rows == [] and bare.counter_rows and bare.metrics["host_ms_per_step"] is None
-    sent = [row.num_bytes for row in trial.span_rows if row.name == "put" and row.stage == "thinker"]
-    got = [row.num_bytes for row in trial.span_rows if row.name == "get" and row.stage == "talker"]
-    assert sent == got and min(sent) > 0
-    assert sum(sent) == sum(r.value for r in trial.counter_rows if (r.stage, r.counter) == ("thinker", "bytes_put"))

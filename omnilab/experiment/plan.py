@@ -63,8 +63,7 @@ class Plan:
     @property
     def cuda(self) -> bool:
         """Is anything measured on a GPU, as far as it can be told?"""
-        ours = self.experiment
-        return uses_cuda(ours.device) if ours.arms is None and ours.subject is None else bool(gpus())
+        return _on_a_gpu(self.experiment)
 
     @property
     def own_processes(self) -> bool:
@@ -159,20 +158,28 @@ def _subject(experiment: Experiment) -> dict[str, Any]:
     """Return what is measured, for run.json: the lab's pipeline on a device, or arms."""
     if experiment.subject is not None:
         return {
-            "model": experiment.subject.model, "device": "the engine's own", "cuda": bool(gpus()),
+            "model": experiment.subject.model, "device": "the engine's own", "cuda": _on_a_gpu(experiment),
             "topology": "processes", "subject": experiment.subject.to_dict(),
         }  # fmt: skip
     if experiment.arms is None:
         device = experiment.device
         return {
-            "model": str(experiment.model), "device": str(device), "cuda": uses_cuda(device),
+            "model": str(experiment.model), "device": str(device), "cuda": _on_a_gpu(experiment),
             "topology": experiment.topology,
         }  # fmt: skip
     models = sorted({arm.model or "the first that its server names" for arm in experiment.arms.values()})
     return {
-        "model": ", ".join(models), "device": "the servers' own", "cuda": bool(gpus()), "topology": SERVERS,
+        "model": ", ".join(models), "device": "the servers' own", "cuda": _on_a_gpu(experiment), "topology": SERVERS,
         "arms": {name: arm.to_dict() for name, arm in experiment.arms.items()},
     }  # fmt: skip
+
+
+def _on_a_gpu(experiment: Experiment) -> bool:
+    """Other processes are taken to use a GPU where the machine has one, but for an engine that was told not to."""
+    if experiment.arms is None and experiment.subject is None:
+        return uses_cuda(experiment.device)
+    on_cpu = experiment.subject is not None and experiment.subject.on_cpu
+    return not on_cpu and bool(gpus())
 
 
 def gate_workload(prompts: str | Path | Workload | None, seed: int) -> Workload | None:

@@ -32,6 +32,11 @@ class Subject(Protocol):
         ...
 
     @property
+    def on_cpu(self) -> bool:
+        """Does it leave a GPU alone, where there is one?"""
+        ...
+
+    @property
     def baseline(self) -> str:
         """Name of the variant without a toggle."""
         ...

@@ -1,4 +1,4 @@
-"""The tour in a real JupyterLab, to its panel and past a killed kernel; screenshots as in test_panel."""
+"""The tour in a real JupyterLab, to its panel; screenshots as in test_panel. A killed kernel: notebook/test_kernel."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ OPEN = "from omnilab.notebook import Panel\nsecond = Panel('tiny')\nsecond"
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[str]:
-    """A JupyterLab with the tour, on tiny, and a cell more: a second panel, which is also a notebook of its own."""
-    tour, alone = json.loads(TOUR.read_text(encoding="utf-8")), jupyter.of_cells(OPEN)
-    notebooks = {"tour.ipynb": {**tour, "cells": [*tour["cells"], *alone["cells"]]}, "alone.ipynb": alone}
+    """A JupyterLab with the tour, on tiny, and a cell more: a second panel."""
+    tour, second = json.loads(TOUR.read_text(encoding="utf-8")), jupyter.of_cells(OPEN)
+    notebooks = {"tour.ipynb": {**tour, "cells": [*tour["cells"], *second["cells"]]}}
     with jupyter.laboratory(tmp_path, notebooks, {VARIABLE: "tiny"}) as url:
         yield url
 
@@ -49,19 +49,6 @@ def test_the_tour_to_its_panel(lab: str, open_page: Callable[..., Any], tmp_path
     before = jupyter.stages()
     assert len(before) >= 6, "two pipelines, three stages each"
     jupyter.restart(lab)
-    ended(before, orphans)
-
-
-def test_a_killed_kernel_leaves_nothing(lab: str, open_page: Callable[..., Any]) -> None:
-    """Its stages end and take along what it can no longer remove from shared memory."""
-    orphans = leftovers()[0]
-    page = open_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(jupyter.LONG_MS)
-    jupyter.run_all(page, lab, "alone.ipynb")
-    page.get_by_text("ready", exact=True).wait_for()
-    before, (kernel,) = jupyter.stages(), jupyter.kernels()
-    assert len(before) >= 3
-    kernel.kill()
     ended(before, orphans)
 
 

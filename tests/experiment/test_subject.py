@@ -27,6 +27,7 @@ class Engine:
     script: Any
     refuses: str = ""
     model: str = "an engine"
+    on_cpu: bool = True
     baseline: str = "all off"
     toggles: tuple[Toggle[Any], ...] = (async_save.TOGGLE, shallow_merge.TOGGLE)
 
@@ -42,7 +43,7 @@ class Engine:
         return self.script.open(setting)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"engine": "scripted"}
+        return {"engine": "scripted", "versions": {"scripted": "1.2"}}
 
 
 def test_toggles_of_an_engine_go_through_the_protocol(small: Any, script: Any, tmp_path: Path) -> None:
@@ -51,8 +52,9 @@ def test_toggles_of_an_engine_go_through_the_protocol(small: Any, script: Any, t
     report = small(subject=Engine(bench), toggles=["shallow_merge"]).run(tmp_path / "run")
     assert bench.opened == 5
     assert report.result("shallow_merge").verdict == "faster"
-    assert report.run["baseline"] == "all off" and report.run["subject"] == {"engine": "scripted"}
-    assert "model an engine" in report.markdown()
+    assert report.run["baseline"] == "all off" and report.run["subject"]["engine"] == "scripted"
+    said = report.markdown()
+    assert "model an engine" in said and "- an engine: scripted 1.2; " in said and "no critical path" in said
     assert not verify(tmp_path / "run").differences
 
 

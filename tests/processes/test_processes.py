@@ -10,7 +10,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ STAGES = ("thinker", "talker", "code2wav")
 SAY: dict[str, Any] = {"max_text_tokens": 6, "max_frames": 30, "seed": 9, "ignore_eos": True}
 TONE = (np.sin(np.arange(8000) / 9).astype(np.float32) * 0.3, 16_000)
 HEAR = Prompt(text="What do you hear?", audio=TONE)
+HEARD = Workload((WorkItem(HEAR, Sampling(**SAY)),), closed(1))
 
 
 def tiny(**settings: Any) -> Pipeline:
@@ -96,20 +96,28 @@ MOVES = {
 }
 
 
+@pytest.fixture(scope="module")
+def baseline_counts(pipe: Pipeline) -> dict[Any, int]:
+    """Counters of the baseline, which every toggle's are held against."""
+    pipe.apply(recipes.BEFORE_1378)
+    pipe.speak(HEAR, **SAY)
+    return counted(pipe.run(HEARD))
+
+
 @pytest.mark.parametrize("toggle", [t for t in TOGGLES if t.needs is None], ids=lambda t: t.name)
-def test_each_toggle_on_processes(pipe: Pipeline, inline_answer: Speech, toggle: Toggle[Any]) -> None:
+def test_each_toggle_on_processes(
+    pipe: Pipeline, inline_answer: Speech, baseline_counts: dict[Any, int], toggle: Toggle[Any]
+) -> None:
     """A toggle without effect: each is in force everywhere, gives the baseline's output, and moves its counters."""
-    workload = Workload((WorkItem(HEAR, Sampling(**SAY)),), closed(1))
-    off = replace(recipes.BEFORE_1378, **{toggle.seam: toggle.baseline})
-    trials = []
-    for tried in (off, recipe_with(toggle, base=recipes.BEFORE_1378)):
-        pipe.apply(tried)
-        assert pipe.occupants() == dict.fromkeys(STAGES, tried.occupants())
-        tokens, codes, audio, _ = parts(pipe.speak(HEAR, **SAY))
-        assert [tokens, codes] == parts(inline_answer)[:2]
-        assert "samples" not in toggle.exact or audio == parts(inline_answer)[2]
-        trials.append(counted(pipe.run(workload)))
-    assert all(moved(*trials) for moved in MOVES[toggle.name])
+    assert getattr(recipes.BEFORE_1378, toggle.seam) is toggle.baseline
+    tried = recipe_with(toggle, base=recipes.BEFORE_1378)
+    pipe.apply(tried)
+    assert pipe.occupants() == dict.fromkeys(STAGES, tried.occupants())
+    tokens, codes, audio, _ = parts(pipe.speak(HEAR, **SAY))
+    assert [tokens, codes] == parts(inline_answer)[:2]
+    assert "samples" not in toggle.exact or audio == parts(inline_answer)[2]
+    on = counted(pipe.run(HEARD))
+    assert all(moved(baseline_counts, on) for moved in MOVES[toggle.name])
     assert set(pipe.tables().values()) == {0}
 
 
@@ -147,6 +155,20 @@ def test_a_toggle_of_ones_own_reaches_every_process(pipe: Pipeline, inline_answe
     assert in_force == dict.fromkeys(STAGES, recipe.occupants())
     assert in_force["talker"]["merge"].startswith("MergeByUpdate ")
     assert parts(pipe.speak(HEAR, **SAY)) == parts(inline_answer)
+
+
+def test_processes_of_this_host_read_one_clock(pipe: Pipeline) -> None:
+    """Clocks of stages are ours, chunks carry their sizes, and a trial without spans still counts."""
+    pipe.apply(recipes.BEFORE_1378)
+    work = Workload.random(num_prompts=1, input_len=24, output_len=4, frames=30)
+    trial, bare = pipe.run(work), pipe.run(work, spans=False)
+    assert set(trial.clocks) == {f"{stage}/{process}" for stage in STAGES for process in ("engine", "runner")}
+    assert all(clock.ahead_ns == 0 and clock.error_ns < 10**9 for clock in trial.clocks.values())
+    assert bare.span_rows == [] and bare.counter_rows and bare.metrics["host_ms_per_step"] is None
+    sent = [row.num_bytes for row in trial.span_rows if row.name == "put" and row.stage == "thinker"]
+    got = [row.num_bytes for row in trial.span_rows if row.name == "get" and row.stage == "talker"]
+    assert sent == got and min(sent) > 0
+    assert sum(sent) == sum(r.value for r in trial.counter_rows if (r.stage, r.counter) == ("thinker", "bytes_put"))
 
 
 def test_fifty_requests_and_fifty_aborts_leave_nothing(pipe: Pipeline) -> None:

@@ -24,7 +24,8 @@ from omnilab.profile.watched import STOP_WITHIN_S, ProfiledPipeline
 from omnilab.workload import Workload
 
 STAGES = ("thinker", "talker", "code2wav")
-SAY = Workload.random(num_prompts=1, input_len=40, output_len=12, frames=100)
+FRAMES = 60  # enough for py-spy to meet every thread
+SAY = Workload.random(num_prompts=1, input_len=40, output_len=12, frames=FRAMES)
 STEPS = 3
 NAME = "AFTER_1378"
 MAY_SAMPLE = sampling.refused() is None
@@ -268,7 +269,7 @@ def test_a_profiler_that_fails_leaves_the_trial(pipe: ProfiledPipeline, worker: 
     """The trial's result is kept, the other processes' too, and the message says which is missing."""
     with pipe.profiled(failing_in(worker, at)) as answers:
         trial = pipe.run(SAY)
-    assert [record.error for record in trial.records] == [None] and trial.metrics["frames"] == 100
+    assert [record.error for record in trial.records] == [None] and trial.metrics["frames"] == FRAMES
     errors = {answer.worker: answer.error for answer in answers}
     assert len(errors) == 6 and [name for name, error in errors.items() if error] == [worker]
     assert f"failed at its {at}" in (errors[worker] or "") and "planted" in (errors[worker] or "")

@@ -26,9 +26,9 @@ def carries(run: Row, seams: Sequence[str], host: Effect | None) -> str:
         saved = host.after - host.before
         parts.append(f"host time in kind: {saved:+.2f} ms a step, {100 * saved / FRAME_MS:+.1f} % of an 80 ms frame")
     parts.append("wall time and first packets: no")
-    if set(seams) & PLACEMENT:
+    if _kinds(seams) & PLACEMENT:
         parts.append("it moves work between threads, which shows only where cores are free: measure it there")
-    if set(seams) & COMPUTE:
+    if _kinds(seams) & COMPUTE:
         parts.append("it changes compute, which a GPU does otherwise: measure it there")
     return "; ".join(parts)
 
@@ -39,7 +39,12 @@ def in_short(run: Row, seams: Sequence[str]) -> str:
         return "this machine"
     if run["cuda"]:
         return "this GPU and host"
-    return "counts; else measure there" if set(seams) & (PLACEMENT | COMPUTE) else "counts, host ms in kind"
+    return "counts; else measure there" if _kinds(seams) & (PLACEMENT | COMPUTE) else "counts, host ms in kind"
+
+
+def _kinds(seams: Sequence[str]) -> set[str]:
+    """Return seams without the engine that they are of: vllm_omni.save moves work as the lab's save does."""
+    return {seam.rpartition(".")[2] for seam in seams}
 
 
 def limits(run: Row) -> list[str]:
@@ -57,6 +62,11 @@ def limits(run: Row) -> list[str]:
             "interactions as laws, host milliseconds in kind; ratios of wall time and of first packets do not"
         )
         found.append("not exercised: copies between device and host, CUDA graphs, fused mixture-of-experts kernels")
+    if run.get("subject"):
+        found.append(
+            "an engine of another's is looked at through counters and sums: no single spans, so no critical path, and "
+            "its host time holds accumulate and merge alone, neither get nor pickle"
+        )
     if cores <= STAGES and run["topology"] == "processes":
         found.append(
             f"{cores} cores for {STAGES} busy stages and their workers: work that runs beside the critical path "

@@ -266,6 +266,7 @@ def reproduce_lines(run: Row) -> list[str]:
         f"`python -m omnilab.ablate` with the experiment {run['experiment']!r}, seed {run['seed']}; "
         f"plan {run['plan_hash'][:12]}",
         *(_arm_line(name, arm, run.get("installed", {}).get(name, {})) for name, arm in run.get("arms", {}).items()),
+        *_subject_lines(run["model"], run.get("subject", {})),
         "`python -m omnilab.verify RUN` recomputes every number of this report from the rows",
         "intervals: 95 %, Student t over blocks, one position slope removed; Holm over the verdicts, "
         "Benjamini-Hochberg over the rest; detectable: least effect found in 80 % of runs at the verdict's level",
@@ -275,6 +276,11 @@ def reproduce_lines(run: Row) -> list[str]:
 def _arm_line(name: str, arm: Row, packages: Mapping[str, str]) -> str:
     said = _packages(packages)
     return f"arm {name}: `{arm['command']}`" + (f"; {said}" if said else "")
+
+
+def _subject_lines(model: str, subject: Row) -> list[str]:
+    said = _packages(subject.get("versions", {}))
+    return [f"{model}: {said}; the packages above are those of the client"] if said else []
 
 
 def _packages(versions: Mapping[str, str | None]) -> str:
