@@ -63,8 +63,9 @@ class Panel:
             "pid": os.getpid(), "version": self._version, "installed": sorted(self._installed), "refused": refused
         }  # fmt: skip
         path = self._folder / f"process.{os.getpid()}"
-        path.with_suffix(".part").write_text(json.dumps(said), encoding="utf-8")
-        path.with_suffix(".part").replace(path)
+        part = path.with_name(f"part.{path.name}")  # of this process alone, and not what the client looks for
+        part.write_text(json.dumps(said), encoding="utf-8")
+        part.replace(path)
 
     def _own(self) -> memoryview:
         process = os.getpid()

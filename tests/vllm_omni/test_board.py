@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,25 @@ def test_what_cannot_be_switched_is_refused_and_nothing_moves(board, sides, says
     with pytest.raises(BadInput, match=says):
         board.switch(sides)
     assert board.sides == AS_SHIPPED
+
+
+def test_processes_that_speak_at_once_are_all_heard(board, monkeypatch):
+    """One process' words put in another's place, or lost, while both are being written."""
+    panel, process, replace = Panel(board.folder, "0.30.0"), iter((1, 2)), Path.replace
+    monkeypatch.setattr(os, "getpid", lambda: speaking)
+    speaking = next(process)
+
+    def replaced(path, target):
+        nonlocal speaking
+        assert [said["pid"] for said in board.processes()] == []
+        if speaking == 1:
+            speaking = next(process)
+            Panel(board.folder, "0.30.0").say("async_save")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    panel.say("idle_skip")
+    assert [(said["pid"], said["installed"]) for said in board.processes()] == [(1, ["idle_skip"]), (2, ["async_save"])]
 
 
 def test_another_process_sees_a_switch_at_once_and_counts_beside_ours(board):
