@@ -23,6 +23,7 @@ from omnilab.profile.torch_trace import TorchTrace
 from omnilab.profile.watched import STOP_WITHIN_S, ProfiledPipeline
 from omnilab.workload import Workload
 
+pytestmark = pytest.mark.timeout(300)  # three passes, each of six processes and once more without a profiler
 STAGES = ("thinker", "talker", "code2wav")
 FRAMES = 60  # enough for py-spy to meet every thread
 SAY = Workload.random(num_prompts=1, input_len=40, output_len=12, frames=FRAMES)

@@ -65,7 +65,7 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server of its own process, which listens."""
-    arguments = ["--model", "tiny", "--port", "0", "--recipe", "BEFORE_1378", "--toggles", "async_save,idle_skip"]
+    arguments = ["--model", "tiny", "--port", "0", "--recipe", "BEFORE_1378", "--toggles", "async_save,direct_worker"]
     started = subprocess.Popen(
         [sys.executable, "-m", "omnilab.serve", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -92,7 +92,8 @@ def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_it_ends_when_it_is_told_to(process: tuple[subprocess.Popen[str], str], told: int) -> None:
     """What runs is answered, then all of it ends: status 0, no traceback, no process and no shared memory left."""
     started, url = process
-    assert httpx.get(f"{url}/v1/models").json()["data"][0]["recipe"]["name"] == "BEFORE_1378 + async_save + idle_skip"
+    [model] = httpx.get(f"{url}/v1/models").json()["data"]
+    assert model["recipe"]["name"] == "BEFORE_1378 + async_save + direct_worker"
     children = psutil.Process(started.pid).children(recursive=True)
     held = [os.readlink(link) for link in Path(f"/proc/{started.pid}/fd").iterdir()]
     shared = [path for path in held if "/omnilab-" in path]
