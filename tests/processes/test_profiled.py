@@ -25,7 +25,7 @@ from omnilab.workload import Workload
 
 pytestmark = pytest.mark.timeout(300)  # three passes, each of six processes and once more without a profiler
 STAGES = ("thinker", "talker", "code2wav")
-FRAMES = 60  # enough for py-spy to meet every thread
+FRAMES = 100  # four chunks: Code2Wav has no fewer steps than are recorded
 SAY = Workload.random(num_prompts=1, input_len=40, output_len=12, frames=FRAMES)
 STEPS = 3
 NAME = "AFTER_1378"
