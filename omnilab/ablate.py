@@ -131,7 +131,7 @@ def ablate(
 class _Uncached(SourceFileLoader):
     """Neither reads nor writes bytecode: nothing appears beside a user's file, an edit within a second is seen."""
 
-    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 (the loader's)
         return self.source_to_code(self.get_data(self.path), self.path)
 
 

@@ -98,14 +98,17 @@ MOVES = {
 
 
 @pytest.fixture(scope="module")
-def baseline_counts(pipe: Pipeline) -> Callable[[Recipe], dict[Any, int]]:
-    """Give the counters of a baseline, measured once: most toggles have the same."""
+def counts_of(pipe: Pipeline, inline_answer: Speech) -> Callable[[Recipe, frozenset[str]], dict[Any, int]]:
+    """Put a recipe in force everywhere, hold its output to the inline answer's, return its counters; once a recipe."""
     measured: dict[str, dict[Any, int]] = {}
 
-    def of(recipe: Recipe) -> dict[Any, int]:
-        if (key := str(recipe.occupants())) not in measured:
+    def of(recipe: Recipe, exact: frozenset[str]) -> dict[Any, int]:
+        if (key := str((recipe.occupants(), sorted(exact)))) not in measured:
             pipe.apply(recipe)
-            pipe.speak(HEAR, **SAY)
+            assert pipe.occupants() == dict.fromkeys(STAGES, recipe.occupants())
+            tokens, codes, audio, _ = parts(pipe.speak(HEAR, **SAY))
+            assert [tokens, codes] == parts(inline_answer)[:2]
+            assert "samples" not in exact or audio == parts(inline_answer)[2]
             measured[key] = counted(pipe.run(HEARD))
         return measured[key]
 
@@ -114,20 +117,11 @@ def baseline_counts(pipe: Pipeline) -> Callable[[Recipe], dict[Any, int]]:
 
 @pytest.mark.parametrize("toggle", [t for t in TOGGLES if t.needs is None], ids=lambda t: t.name)
 def test_each_toggle_on_processes(
-    pipe: Pipeline,
-    inline_answer: Speech,
-    baseline_counts: Callable[[Recipe], dict[Any, int]],
-    toggle: Toggle[Any],
+    pipe: Pipeline, counts_of: Callable[[Recipe, frozenset[str]], dict[Any, int]], toggle: Toggle[Any]
 ) -> None:
     """A toggle without effect: each is in force everywhere, gives the baseline's output, and moves its counters."""
-    off = baseline_counts(replace(recipes.BEFORE_1378, **{toggle.seam: toggle.baseline}))
-    tried = recipe_with(toggle, base=recipes.BEFORE_1378)
-    pipe.apply(tried)
-    assert pipe.occupants() == dict.fromkeys(STAGES, tried.occupants())
-    tokens, codes, audio, _ = parts(pipe.speak(HEAR, **SAY))
-    assert [tokens, codes] == parts(inline_answer)[:2]
-    assert "samples" not in toggle.exact or audio == parts(inline_answer)[2]
-    on = counted(pipe.run(HEARD))
+    off = counts_of(replace(recipes.BEFORE_1378, **{toggle.seam: toggle.baseline}), toggle.exact)
+    on = counts_of(recipe_with(toggle, base=recipes.BEFORE_1378), toggle.exact)
     assert all(moved(off, on) for moved in MOVES[toggle.name])
     assert set(pipe.tables().values()) == {0}
 
@@ -264,7 +258,7 @@ def owner_of(tmp_path: Path, source: str) -> dict[str, Any]:
     return {"args": [sys.executable, script], "env": environment, "text": True}
 
 
-@pytest.mark.parametrize("after_ms", [0, 20])
+@pytest.mark.parametrize("after_ms", [0, 2, 20])
 def test_an_owner_killed_while_it_closes(after_ms: int, tmp_path: Path) -> None:
     """The stages have been told to end, as its owner has not yet cleaned up: who does?"""
     owned = owner_of(

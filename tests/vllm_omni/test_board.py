@@ -48,15 +48,14 @@ def test_what_cannot_be_switched_is_refused_and_nothing_moves(board, sides, says
 
 def test_processes_that_speak_at_once_are_all_heard(board, monkeypatch):
     """One process' words put in another's place, or lost, while both are being written."""
-    panel, process, replace = Panel(board.folder, "0.30.0"), iter((1, 2)), Path.replace
+    panel, replace, speaking = Panel(board.folder, "0.30.0"), Path.replace, 1
     monkeypatch.setattr(os, "getpid", lambda: speaking)
-    speaking = next(process)
 
     def replaced(path, target):
         nonlocal speaking
         assert [said["pid"] for said in board.processes()] == []
         if speaking == 1:
-            speaking = next(process)
+            speaking = 2
             Panel(board.folder, "0.30.0").say("async_save")
         return replace(path, target)
 
