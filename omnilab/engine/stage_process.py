@@ -1,4 +1,4 @@
-"""A stage in a process of its own: `python -m omnilab.engine.stage_process FD BELL_FD ...`, started by the pipeline.
+"""A stage in a process of its own, which the pipeline starts (child.py).
 
 The control socket brings commands and takes events. The process ends when it closes, so it never outlives its parent.
 Where that has died without a word, the stages remove the edges that it can no longer remove.
@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from omnilab.engine import messages as m
+from omnilab.engine.child import settle
 from omnilab.engine.spec import StageSpec
 from omnilab.engine.stage import Stage
 from omnilab.engine.threads import LoopThreads
@@ -128,9 +129,6 @@ def main() -> int:
             with suppress(OSError):
                 connection.send_bytes(cloudpickle.dumps(m.Failed(None, failure)))
             return 1
+        settle()
         process.run()
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

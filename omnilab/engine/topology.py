@@ -178,7 +178,7 @@ class SteppedStages:
 
 
 class ProcessStages:
-    """A process a stage, started by `python -m`; a thread of this process takes their events."""
+    """A process a stage, started by child.py; a thread of this process takes their events."""
 
     def __init__(self, specs: dict[str, StageSpec], recipe: Recipe, on_event: OnEvent) -> None:
         sweep()  # what pipelines that were killed have left
@@ -269,7 +269,7 @@ class ProcessStages:
             edges = (inward.get(stage), outward.get(stage))
             with there:
                 fds = [edge[1] for edge in edges if edge is not None]
-                self._processes[stage] = start_process("omnilab.engine.stage_process", there.fileno(), *fds)
+                self._processes[stage] = start_process("stage_process", there.fileno(), *fds)
             self._connections[stage] = Connection(here.detach())
             self.send(stage, Start(specs[stage], recipe, *edges))
         for bell in bells:

@@ -1,4 +1,4 @@
-"""Where a runner lives: in a process of its own behind a socket (`python -m omnilab.engine.worker FD`), or in place.
+"""Where a runner lives: in a process of its own behind a socket (child.py), or in place.
 
 The worker ends when its socket does, so it never outlives its engine, however that ended.
 """
@@ -23,6 +23,7 @@ from typing import Any
 
 import cloudpickle
 
+from omnilab.engine.child import settle
 from omnilab.engine.messages import Work
 from omnilab.engine.spec import StageSpec
 from omnilab.recipe import Recipe
@@ -86,7 +87,7 @@ class ProcessChannel:
     def __init__(self, spec: StageSpec, recipe: Recipe) -> None:
         here, there = socket.socketpair()
         with there:
-            self._process = start_process("omnilab.engine.worker", there.fileno())
+            self._process = start_process("worker", there.fileno())
         self._connection = Connection(here.detach())
         self._connection.send_bytes(cloudpickle.dumps((spec, recipe)))
 
@@ -115,14 +116,14 @@ class ProcessChannel:
         end_process(self._process)
 
 
-def start_process(module: str, fd: int, *more_fds: int) -> subprocess.Popen[bytes]:
-    """Start `python -m module fd ...`, which inherits just these descriptors. Its stdout is discarded, stderr kept.
+def start_process(name: str, fd: int, *more_fds: int) -> subprocess.Popen[bytes]:
+    """Start a process of child.py, which inherits just these descriptors. Its stdout is discarded, stderr kept.
 
     In a process group of its own: neither Ctrl-C nor a notebook's interrupt reaches it, not even while it imports.
     """
     fds = (fd, *more_fds)
     environment = {**os.environ, "OMNILAB_PARENT": str(os.getpid()), "TOKENIZERS_PARALLELISM": "false"}
-    command = [sys.executable, "-m", module, *map(str, fds)]
+    command = [sys.executable, "-m", "omnilab.engine.child", name, *map(str, fds)]
     return subprocess.Popen(
         command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
     )
@@ -191,6 +192,7 @@ def main() -> int:
             runner = spec.make_runner(spec, recipe)
         except Exception as error:
             return _serve_failure(connection, error)
+        settle()
         with suppress(EOFError, BrokenPipeError, ConnectionResetError):
             while True:
                 connection.send_bytes(answer(runner, connection.recv_bytes()))
@@ -213,7 +215,3 @@ def limit_threads(num_threads: int) -> None:
 
     torch.set_num_threads(num_threads)
     torch.set_grad_enabled(False)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

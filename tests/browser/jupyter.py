@@ -142,20 +142,11 @@ def shots_in(tmp_path: Path) -> Path:
 
 def stages() -> set[int]:
     """Return the stage processes below this one."""
-    return {child.pid for child in _below("omnilab.engine")}
-
-
-def kernels() -> list[psutil.Process]:
-    """Return the kernels below this process."""
-    return _below("ipykernel_launcher")
-
-
-def _below(word: str) -> list[psutil.Process]:
-    found = []
+    found = set()
     for child in psutil.Process().children(recursive=True):
         try:
-            if any(word in part for part in child.cmdline()):
-                found.append(child)
+            if "omnilab.engine.child" in child.cmdline():
+                found.add(child.pid)
         except psutil.NoSuchProcess:
             continue
     return found

@@ -1,4 +1,7 @@
-"""In a real kernel: interrupts, a cell run again, a restart and a kill leave no stage process and no shared memory."""
+"""In a real kernel: an interrupt, a cell run again and a kill leave no stage process and nothing in shared memory.
+
+A restart: browser/test_tour.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,15 @@ from tests.conftest import left_since, leftovers
 pytestmark = pytest.mark.timeout(400)
 LONG_S = 150
 OPEN = "from omnilab.notebook import Panel\npanel = Panel('tiny')\npanel"
-PIDS = (
-    "import time, psutil\nwhile panel._session.ready() is None: time.sleep(0.05)\n"
-    "print([child.pid for child in psutil.Process().children(recursive=True)])"
-)
+THEN_NAP = f"{OPEN}\nimport time; time.sleep(nap)"
+PIDS = """
+import time, psutil
+until = time.monotonic() + 120
+while panel._session.ready() is None:
+    assert time.monotonic() < until, panel.layout.news.value
+    time.sleep(0.05)
+print([child.pid for child in psutil.Process().children(recursive=True)])
+"""
 
 
 @pytest.fixture
@@ -74,38 +82,38 @@ def alive(pids: set[int]) -> list[int]:
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_cell_run_again_leaks_nothing_and_a_restart_ends_all(kernel) -> None:
-    """The second run's panel takes the first's place; a panel of another cell is left alone."""
-    said(kernel, OPEN)
-    first = stages(kernel)
-    said(kernel, OPEN.replace("panel", "second"))
-    said(kernel, OPEN)
-    gone(lambda: alive(first))
-    both = stages(kernel)
-    assert said(kernel, "print(second._session.pipe().speak('Still there?', max_text_tokens=2).finish_reason)").strip()
-    kernel.restart_kernel(now=False)
-    gone(lambda: alive(both))
+def test_what_befalls_a_kernel_leaves_nothing(kernel) -> None:
+    """An interrupt leaves the stages alone, a cell run again ends those of its earlier panel, a kill ends all."""
+    first = interrupted_while_it_opens(kernel)
+    second = run_again_beside_another(kernel, first)
+    before = leftovers()
+    kernel.signal_kernel(signal.SIGKILL)  # with all of its process group, as Jupyter does it
+    gone(lambda: alive(second))
+    gone(lambda: left_since(before))
 
 
-def test_an_interrupt_leaves_the_stages_alone(kernel) -> None:
-    """Also while they start, before they can say that interrupts are not for them."""
+def interrupted_while_it_opens(kernel) -> set[int]:
+    """Before the stages can say that interrupts are not for them; return them, at work."""
     client = kernel.client()
     client.start_channels()
     client.wait_for_ready(timeout=LONG_S)
-    client.execute(f"{OPEN}\nimport time; time.sleep({LONG_S})")
+    client.execute(f"nap = {LONG_S}")
+    client.execute(THEN_NAP)
     starting = lambda: len(psutil.Process(kernel.provisioner.pid).children()) < 3  # noqa: E731
     gone(starting)
     kernel.interrupt_kernel()
     client.stop_channels()
-    stages(kernel)
+    first = stages(kernel)
     assert said(kernel, "print(panel._session.pipe().speak('Hello.', max_text_tokens=2).finish_reason)").strip()
+    return first
 
 
-def test_a_killed_kernel_leaves_nothing(kernel) -> None:
-    """With all of its process group, as Jupyter does it: stages end by themselves and remove what it cannot."""
-    before = leftovers()
-    said(kernel, OPEN)
-    pids = stages(kernel)
-    kernel.signal_kernel(signal.SIGKILL)
-    gone(lambda: alive(pids))
-    gone(lambda: left_since(before))
+def run_again_beside_another(kernel, first: set[int]) -> set[int]:
+    """The second run's panel takes the first's place; a panel of another cell is left alone. Return what is there."""
+    said(kernel, OPEN.replace("panel", "second"))
+    said(kernel, "nap = 0")
+    said(kernel, THEN_NAP)
+    gone(lambda: alive(first))
+    both = stages(kernel)
+    assert said(kernel, "print(second._session.pipe().speak('Still there?', max_text_tokens=2).finish_reason)").strip()
+    return both
