@@ -119,14 +119,19 @@ class ProcessChannel:
 def start_process(name: str, fd: int, *more_fds: int) -> subprocess.Popen[bytes]:
     """Start a process of child.py, which inherits just these descriptors. Its stdout is discarded, stderr kept.
 
-    In a process group of its own: neither Ctrl-C nor a notebook's interrupt reaches it, not even while it imports.
+    In a process group of its own: neither Ctrl-C nor a notebook's interrupt reaches it, not even while it imports. It
+    inherits that SIGINT is blocked, for one could come after the fork and before it has that group.
     """
     fds = (fd, *more_fds)
     environment = {**os.environ, "OMNILAB_PARENT": str(os.getpid()), "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, "-m", "omnilab.engine.child", name, *map(str, fds)]
-    return subprocess.Popen(
-        command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
-    )
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            command, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_process(process: subprocess.Popen[bytes], within_s: float = CLOSE_WITHIN_S) -> None:
