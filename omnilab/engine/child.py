@@ -1,7 +1,7 @@
 """How a process of a pipeline begins: `python -m omnilab.engine.child stage_process|worker FD ...`.
 
 Importing torch and transformers makes a million objects that live as long as the process. While they come, collecting
-garbage finds nothing and takes a sixth of the start; later each full collection would walk them, in the middle of a
+garbage finds nothing and takes a fifth of the start; later each full collection would walk them, in the middle of a
 step. So there is no collection until the runner is there, and what is there by then is left out of those that follow,
 as vLLM's engine does.
 """
